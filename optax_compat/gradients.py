@@ -1,0 +1,238 @@
+"""Gradients of a loss that reads variables: the machinery under `compute_gradients`."""
+
+import functools
+import itertools
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import jax
+import jax.extend.core
+import jax.numpy as jnp
+import numpy as np
+
+from optax_compat.overlay import Overlay, commit
+from optax_compat.tracing import tracing
+from optax_compat.types import Array
+from optax_compat.variable import Variable, is_ref
+
+Loss = Callable[[], Any]
+
+# A jitted function keeps what it traced, and one that reads variables by itself traces another thing for
+# every set of variables that is differentiated: each has a number here, which JAX's caches tell apart from
+# the others and from the world outside (0). Within a number, what was kept is a tracer of an earlier
+# pass, which JAX refuses, and the pass is run again under a number of its own.
+_pass = jax.make_user_context(0)
+_numbers = itertools.count(1)
+
+
+@functools.lru_cache(maxsize=4096)
+def _number_of(serials: frozenset[int]) -> int:
+    return next(_numbers)
+
+
+class Watch:
+    """The variables that a loss without `var_list` is expected to read: all that were ever read."""
+
+    def __init__(self) -> None:
+        self.variables: list[Variable] = []
+        self._numbers: dict[int, int] = {}
+
+    def number(self) -> int:
+        """The number of passes over the present variables."""
+        return self._numbers.setdefault(len(self.variables), next(_numbers))
+
+
+class _Mark:
+    """Tells whether a cotangent came back to a variable."""
+
+    reached = False
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _tap(mark: _Mark, x: Array) -> Array:
+    return x
+
+
+def _tap_forward(mark: _Mark, x: Array) -> tuple[Array, None]:
+    return x, None
+
+
+def _tap_backward(mark: _Mark, _: None, cotangent: Array) -> tuple[Array]:
+    # JAX runs this only where the loss depends on x: a cotangent that is zero by structure ends before.
+    mark.reached = True
+    return (cotangent,)
+
+
+_tap.defvjp(_tap_forward, _tap_backward)
+
+
+def flatten_variables(var_list: Any) -> list[Any]:
+    """The variables of a `var_list`: one variable or any nesting of lists, tuples and dicts.
+
+    Raises:
+      TypeError: an entry is neither a `Variable` nor a `jax.Ref`.
+    """
+    leaves = jax.tree.leaves(var_list)
+    for leaf in leaves:
+        if not isinstance(leaf, Variable) and not is_ref(leaf):
+            raise TypeError(
+                f"var_list must hold Variables and jax.Refs. Received: {_describe(leaf)}. "
+                "Wrap the array: v = oc.Variable(array), and let the loss read v."
+            )
+    return leaves
+
+
+def value_and_gradients(
+    loss: Loss,
+    var_list: Sequence[Any] | None,
+    grad_loss: Any = None,
+    watch: Watch | None = None,
+) -> tuple[Array, list[tuple[Array | None, Any]]]:
+    """The loss and its gradient with respect to each variable; None where it does not depend on it.
+
+    Args:
+      loss: a function of no arguments that reads variables and returns a real floating-point array.
+      var_list: variables and refs; None: every trainable variable that the loss reads.
+      grad_loss: the cotangent, of the loss's shape; default ones.
+      watch: for `var_list=None`, what is expected to be read; it learns.
+        A loss that reads others is run again.
+
+    Returns:
+      The value, and pairs in the order of `var_list`, or of first reading.
+    """
+    if not callable(loss):
+        raise RuntimeError(
+            f"The loss must be a function of no arguments that reads variables. Received: {_describe(loss)}. "
+            "Wrap the computation: opt.minimize(lambda: ..., var_list=...)."
+        )
+    if var_list is not None:
+        variables = list(dict.fromkeys(var_list))
+        serials = frozenset(v.serial if isinstance(v, Variable) else id(v) for v in variables)
+        result = _run(loss, variables, grad_loss, lambda: _number_of(serials))
+    else:
+        watch = watch or Watch()
+        variables = watch.variables
+        while True:
+            result = _run(loss, variables, grad_loss, watch.number)
+            unforeseen = [
+                v
+                for v in result.overlay.read
+                if v.trainable and v not in variables and jnp.issubdtype(v.dtype, jnp.inexact)
+            ]
+            if not unforeseen:
+                break
+            variables += unforeseen
+    commit(result.overlay.written, result.writes)
+    gradients = dict(zip(variables, result.gradients, strict=True))
+    if var_list is None:
+        var_list = [v for v in result.overlay.read if v in gradients]
+    return result.value, [(gradients[v], v) for v in var_list]
+
+
+class _Result:
+    overlay: Overlay
+    value: Array
+    writes: list[Array]
+    gradients: list[Array | None]
+
+
+def _run(loss: Loss, variables: Sequence[Any], grad_loss: Any, number: Callable[[], int]) -> _Result:
+    if not tracing():
+        try:
+            with _pass(number()):
+                return _differentiate(loss, variables, grad_loss)
+        except jax.errors.UnexpectedTracerError:
+            pass
+    # In an outer trace a tracer that was kept would come to light only when that trace is done.
+    with _pass(next(_numbers)):
+        return _differentiate(loss, variables, grad_loss)
+
+
+def _differentiate(loss: Loss, variables: Sequence[Any], grad_loss: Any) -> _Result:
+    result = _Result()
+    result.overlay = overlay = Overlay()
+    inexact = [v for v in variables if jnp.issubdtype(v.dtype, jnp.inexact)]
+    marks = [_Mark() for _ in inexact]
+    refs = [v for v in inexact if not isinstance(v, Variable)]
+
+    def run_loss(values: list[Array]) -> tuple[Array, list[Array]]:
+        pairs = [(v, x) for v, x in zip(inexact, values, strict=True) if isinstance(v, Variable)]
+        value = _as_loss(overlay.run(loss, pairs))
+        return value, overlay.writes()
+
+    def traced(values: list[Array]) -> tuple[Array, list[Array]]:
+        values = [_tap(mark, x) for mark, x in zip(marks, values, strict=True)]
+        if not refs:
+            return run_loss(values)
+        # A loss reads a raw ref by itself, so the ref is exchanged in what the loss was traced to.
+        closed, shape = jax.make_jaxpr(run_loss, return_shape=True)(values)
+        stand_ins = {id(v): jax.new_ref(x) for v, x in zip(inexact, values, strict=True) if is_ref(v)}
+        consts = [stand_ins.get(id(c), c) for c in closed.consts]
+        flat = jax.extend.core.jaxpr_as_fun(jax.extend.core.ClosedJaxpr(closed.jaxpr, consts))(*values)
+        return jax.tree.unflatten(jax.tree.structure(shape), flat)
+
+    values = [_peek(v) for v in inexact]
+    result.value, pull_back, result.writes = jax.vjp(traced, values, has_aux=True)
+    (cotangents,) = pull_back(_cotangent(grad_loss, result.value))
+    _lend(inexact, values, [result.value, *result.writes, *cotangents])
+    # TF's gradient with respect to a complex variable is the conjugate of JAX's: the way down.
+    found = {
+        id(v): (jnp.conj(x) if jnp.iscomplexobj(x) else x) if mark.reached else None
+        for v, x, mark in zip(inexact, cotangents, marks, strict=True)
+    }
+    result.gradients = [found.get(id(v)) for v in variables]
+    return result
+
+
+def _peek(variable: Any) -> Array:
+    """The present value, without taking it out of the variable's own hands."""
+    if isinstance(variable, Variable):
+        if variable._ref is None and not tracing():
+            return variable._array
+        return variable.value
+    return variable[...]
+
+
+def _lend(variables: Sequence[Any], values: Sequence[Array], results: Sequence[Array]) -> None:
+    # A loss such as `lambda: v.value` hands the variable's very array to the caller.
+    out = {id(x) for x in results}
+    for variable, value in zip(variables, values, strict=True):
+        if isinstance(variable, Variable) and id(value) in out:
+            variable._lent = True
+
+
+def _as_loss(value: Any) -> Array:
+    if isinstance(value, Variable):
+        value = value.value
+    try:
+        value = jnp.asarray(value)
+    except TypeError as e:
+        raise TypeError(
+            f"The loss must return one array. Received: {_describe(value)}. Return the loss alone; "
+            "assign whatever else you need to a non-trainable Variable."
+        ) from e
+    if not jnp.issubdtype(value.dtype, jnp.floating):
+        raise ValueError(
+            f"The loss must be a real floating-point array. Received: dtype={value.dtype}. "
+            "Cast it, or take the real part."
+        )
+    return value
+
+
+def _cotangent(grad_loss: Any, value: Array) -> Array:
+    if grad_loss is None:
+        return jnp.ones_like(value)
+    grad_loss = grad_loss.value if isinstance(grad_loss, Variable) else grad_loss
+    if np.shape(grad_loss) != value.shape:
+        raise ValueError(
+            f"grad_loss must have the shape of the loss, {value.shape}. "
+            f"Received: shape={np.shape(grad_loss)}. Broadcast it first."
+        )
+    return jnp.asarray(grad_loss, value.dtype)
+
+
+def _describe(x: Any) -> str:
+    if hasattr(x, "shape") and hasattr(x, "dtype"):
+        return f"{type(x).__name__} of shape {tuple(x.shape)} and dtype {x.dtype}"
+    return f"{x!r}" if len(repr(x)) < 80 else f"a {type(x).__name__}"

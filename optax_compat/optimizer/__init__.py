@@ -1,0 +1,1 @@
+"""The stateful optimizer: hyperparameters, cells of state, and updates that are compiled once."""

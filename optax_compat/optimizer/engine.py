@@ -1,0 +1,245 @@
+"""Between the stateful facade and pure arithmetic: one update as a program that is compiled once.
+
+An engine is a pure algorithm over `PerVariable` trees. A `Program` is all that is static about one
+update: the engine, the layout of its state, where each number comes from. Its compiled form takes
+arrays in the order in which it returns them, and donates them, so that XLA updates in place.
+"""
+
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+import jax
+import jax.numpy as jnp
+
+from optax_compat.optimizer.hyper import evaluate
+from optax_compat.rules.rule import Hypers, Rule
+from optax_compat.transform import run_rule
+from optax_compat.types import Array, GradientTransformation, OptState, PerVariable, Schedule, next_count
+from optax_compat.variable import Variable
+
+
+class Engine(Protocol):
+    """A pure algorithm that updates parameters; hashable by what it does."""
+
+    @property
+    def slot_names(self) -> tuple[str, ...]:
+        """The names of the slots in the order of their making, where there is one."""
+        ...
+
+    def init(self, params: PerVariable, h: Hypers) -> OptState:
+        """The state for `params`; wherever it mirrors them it holds a `PerVariable`."""
+        ...
+
+    def update(
+        self, grads: PerVariable, state: OptState, params: PerVariable, h: Hypers, count: Any
+    ) -> tuple[PerVariable, OptState]:
+        """The new parameters and the new state, of the old structure and dtypes."""
+        ...
+
+    def rewind(self, state: OptState, h: Hypers, count: Any) -> OptState:
+        """The state as if `count` updates had been applied, as far as it counts them."""
+        ...
+
+
+@dataclass(frozen=True)
+class RuleEngine:
+    """A rule, with the numbers that are fixed when its slots are made."""
+
+    rule: Rule
+    constants: tuple[tuple[str, float], ...] = ()
+
+    @property
+    def slot_names(self) -> tuple[str, ...]:
+        """See `Engine`."""
+        return self.rule.slot_names
+
+    def init(self, params: PerVariable, h: Hypers) -> OptState:
+        """See `Engine`."""
+        h = dict(h) | dict(self.constants)
+        slots = [self.rule.init(w, h) for w in params]
+        return {
+            "shared": self.rule.init_shared(h),
+            "slots": {name: PerVariable(s[name] for s in slots) for name in self.rule.slot_names},
+        }
+
+    def update(
+        self, grads: PerVariable, state: OptState, params: PerVariable, h: Hypers, count: Any
+    ) -> tuple[PerVariable, OptState]:
+        """See `Engine`."""
+        columns: dict[str, PerVariable] = state["slots"]
+        slots = [{name: column[i] for name, column in columns.items()} for i in range(len(params))]
+        results, slots, shared = run_rule(self.rule, grads, params, slots, state["shared"], h, count)
+        new = []
+        for w, result in zip(params, results, strict=True):
+            assert result is not None
+            value = result if self.rule.replaces else w.astype(result.dtype) + result
+            new.append(value.astype(w.dtype))
+        return PerVariable(new), {
+            "shared": shared,
+            "slots": {name: PerVariable(s[name] for s in slots) for name in columns},
+        }
+
+    def rewind(self, state: OptState, h: Hypers, count: Any) -> OptState:
+        """See `Engine`."""
+        return state | {"shared": self.rule.init_shared(dict(h) | dict(self.constants), count)}
+
+
+@dataclass(frozen=True)
+class TransformEngine:
+    """Any pair of pure functions, this library's or optax's."""
+
+    tx: GradientTransformation
+    slot_names: tuple[str, ...] = ()
+
+    def init(self, params: PerVariable, h: Hypers) -> OptState:
+        """See `Engine`."""
+        return self.tx.init(params)
+
+    def update(
+        self, grads: PerVariable, state: OptState, params: PerVariable, h: Hypers, count: Any
+    ) -> tuple[PerVariable, OptState]:
+        """See `Engine`."""
+        updates, state = self.tx.update(grads, state, params)
+        new = [w if u is None else (w + u).astype(w.dtype) for w, u in zip(params, updates, strict=True)]
+        return PerVariable(new), state
+
+    def rewind(self, state: OptState, h: Hypers, count: Any) -> OptState:
+        """Every integer scalar called `count` is set."""
+
+        def set_count(path: Any, x: Any) -> Any:
+            last = path[-1] if path else None
+            name = getattr(last, "name", getattr(last, "key", None))
+            return jnp.full_like(x, count) if name == "count" and jnp.ndim(x) == 0 else x
+
+        return jax.tree_util.tree_map_with_path(set_count, state)
+
+
+@dataclass(frozen=True)
+class HyperSource:
+    """Where a program finds one hyperparameter: a cell, an operand, or the number of updates."""
+
+    name: str
+    schedule: Schedule | None
+    kind: Literal["cell", "operand", "count"]
+    index: int = 0
+
+
+Cell = Literal["donated", "kept", "ref"]
+
+
+@dataclass(frozen=True)
+class Program:
+    """All that is static about one update.
+
+    The cells are, in order: the parameters (unless the caller holds them), the leaves of the
+    state, the number of updates, the global step if any; after these, variables that are only read.
+    """
+
+    engine: Engine
+    layout: Any
+    cells: tuple[Cell, ...]
+    hypers: tuple[HyperSource, ...]
+    constraints: tuple[Callable[[Array], Array] | None, ...]
+    n_state: int
+    has_global_step: bool
+    params_are_cells: bool
+
+    @property
+    def n_written(self) -> int:
+        """How many of the cells an update writes."""
+        n_params = len(self.constraints) if self.params_are_cells else 0
+        return n_params + self.n_state + 1 + self.has_global_step
+
+    def run(
+        self, cells: Sequence[Array], params: Sequence[Array], grads: Sequence[Any], operands: Sequence[Array]
+    ) -> tuple[list[Array], list[Array]]:
+        """One update on values: the cells' new values, and the caller's new parameters if it holds them."""
+        n = len(self.constraints)
+        old = list(cells[:n] if self.params_are_cells else params)
+        start = n if self.params_are_cells else 0
+        state = self.layout.unflatten(cells[start : start + self.n_state])
+        count = cells[start + self.n_state]
+        h = {}
+        for source in self.hypers:
+            values = {"cell": cells, "operand": operands, "count": [count]}[source.kind]
+            h[source.name] = evaluate(source.schedule, values[source.index])
+        new, new_state = self.engine.update(PerVariable(grads), state, PerVariable(old), h, count)
+        leaves, layout = jax.tree.flatten(new_state)
+        if layout != self.layout:
+            raise ValueError(
+                "A transformation's update must keep the structure of its state. "
+                f"Received: {layout} after {self.layout}. Make init and update agree."
+            )
+        new = [
+            x if constraint is None else _constrain(constraint, x)
+            for x, constraint in zip(new, self.constraints, strict=True)
+        ]
+        leaves = [_like(leaf, x) for leaf, x in zip(leaves, cells[start : start + self.n_state], strict=True)]
+        counters = [next_count(c) for c in cells[start + self.n_state : self.n_written]]
+        if self.params_are_cells:
+            return [*new, *leaves, *counters], []
+        return [*leaves, *counters], new
+
+
+def _constrain(constraint: Callable[[Array], Array], x: Array) -> Array:
+    y = jnp.asarray(constraint(x))
+    if y.shape != x.shape:
+        raise ValueError(
+            f"A constraint must keep the shape of its variable, {x.shape}. Received: shape={y.shape}. "
+            "Return an array of the same shape."
+        )
+    return y.astype(x.dtype)
+
+
+def _like(new: Any, old: Array) -> Array:
+    new = jnp.asarray(new)
+    if new.shape != old.shape:
+        raise ValueError(
+            f"A transformation's update must keep the shapes of its state. Received: {new.shape} "
+            f"after {old.shape}. Make init and update agree."
+        )
+    return new.astype(old.dtype)
+
+
+@functools.lru_cache(maxsize=1024)
+def compiled(program: Program, donate: bool) -> Callable[..., Any]:
+    """The program as `(donated, kept, refs, params, grads, operands) -> (donated, kept, params)`.
+
+    The three lists of cells are what `split` makes. Refs are read and written in place.
+    """
+
+    def step(
+        donated: list[Array],
+        kept: list[Array],
+        refs: list[Any],
+        params: list[Array],
+        grads: list[Any],
+        operands: list[Array],
+    ) -> tuple[list[Array], list[Array], list[Array]]:
+        streams = {"donated": iter(donated), "kept": iter(kept), "ref": iter(refs)}
+        storage = [next(streams[kind]) for kind in program.cells]
+        values = [x[...] if kind == "ref" else x for x, kind in zip(storage, program.cells, strict=True)]
+        new, new_params = program.run(values, params, grads, operands)
+        out: dict[str, list[Array]] = {"donated": [], "kept": []}
+        for x, kind, ref in zip(new, program.cells, storage, strict=False):
+            if kind == "ref":
+                ref[...] = x
+            else:
+                out[kind].append(x)
+        return out["donated"], out["kept"], new_params
+
+    return jax.jit(step, donate_argnums=0 if donate else ())
+
+
+compiled_values = jax.jit(Program.run, static_argnums=0)
+"""`Program.run`, compiled: on values, without donation."""
+
+
+def kind_of(variable: Variable, written: bool) -> Cell:
+    """How a compiled program takes a variable's storage."""
+    if variable._ref is not None:
+        return "ref"
+    # A scalar is cheaper to allocate than to donate.
+    return "donated" if written and variable._array.ndim else "kept"

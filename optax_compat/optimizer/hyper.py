@@ -1,0 +1,171 @@
+"""Hyperparameters: numbers, schedules, callables and variables behind one face."""
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.typing import ArrayLike
+
+from optax_compat.schedules import BoundSchedule
+from optax_compat.tracing import is_tracer, outside_of_traces
+from optax_compat.types import Array, Schedule
+from optax_compat.variable import Variable, is_ref
+
+HyperLike: TypeAlias = ArrayLike | Schedule | Callable[[], Any] | Variable
+"""A number, a schedule of the number of updates, a function of no arguments, or a variable."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One hyperparameter of a facade.
+
+    Attributes:
+      given: what the user gave.
+      schedule: static function from the source's value to the hyperparameter; None: the value itself.
+      source: where the value comes from at each step: a variable, a function of no arguments, or
+        None for the number of updates applied so far.
+      cell: the source of a plain number: a variable of the facade's own, to be written when the
+        number changes.
+    """
+
+    given: Any
+    schedule: Schedule | None
+    source: Variable | Callable[[], Any] | None
+    cell: Variable | None = None
+
+    def value(self, count: ArrayLike) -> Array:
+        """The value at the update that follows `count` updates."""
+        x = count
+        if isinstance(self.source, Variable):
+            x = self.source.value
+        elif self.source is not None:
+            x = self.source()
+        return evaluate(self.schedule, x)
+
+    def present(self, count: ArrayLike) -> Any:
+        """What stands for this setting in a configuration: its schedule of the count, or a number."""
+        if self.source is None:
+            return self.schedule
+        if self.cell is None:
+            return np.asarray(self.value(count))[()]
+        value = self.cell.numpy()
+        is_given = not is_tracer(self.given) and np.asarray(self.given, value.dtype) == value
+        return self.given if is_given else value[()]
+
+
+class Settings:
+    """The hyperparameters of one facade, by attribute, and by the rule's names.
+
+    Attributes:
+      version: rises when a setting becomes another kind of thing, so that what was compiled looks again.
+    """
+
+    def __init__(self, given: Mapping[str, Any], rule_names: Mapping[str, str]) -> None:
+        self._by_attribute = {attribute: setting(attribute, x) for attribute, x in given.items()}
+        self._rule_names = rule_names
+        self.version = 0
+
+    def __getitem__(self, attribute: str) -> Setting:
+        return self._by_attribute[attribute]
+
+    def __iter__(self) -> Iterator[Setting]:
+        return iter(self._by_attribute.values())
+
+    def set(self, attribute: str, given: Any) -> None:
+        """Sets one: a number in the place of a number is written to its cell, in its dtype."""
+        old, new = self._by_attribute[attribute], setting(attribute, given)
+        if old.cell is not None and new.cell is not None:
+            old.cell.assign(jnp.asarray(new.cell.value, old.cell.dtype))
+            new = Setting(given, None, old.cell, old.cell)
+        else:
+            self.version += 1
+        self._by_attribute[attribute] = new
+
+    def by_rule_name(self) -> dict[str, Setting]:
+        """The settings by the names that the rule knows them by."""
+        return {self._rule_names[attribute]: s for attribute, s in self._by_attribute.items()}
+
+    def values(self, count: ArrayLike) -> dict[str, Array]:
+        """What the rule takes at the update that follows `count` updates."""
+        return {name: s.value(count) for name, s in self.by_rule_name().items()}
+
+    def present(self, count: ArrayLike) -> dict[str, Any]:
+        """What stands for them in a configuration, by attribute."""
+        return {attribute: s.present(count) for attribute, s in self._by_attribute.items()}
+
+
+def evaluate(schedule: Schedule | None, x: Any) -> Array:
+    """A setting's value from its source's."""
+    return as_number(x if schedule is None else schedule(x))
+
+
+def as_number(x: Any) -> Array:
+    """A 0-d array: float32 for Python numbers, the dtype of anything that has one.
+
+    So NumPy float64 scalars keep their precision (under `jax_enable_x64`) and Python floats pass
+    through float32, as in TensorFlow.
+    """
+    if isinstance(x, Variable):
+        return x.value
+    if is_ref(x):
+        return x[...]
+    if isinstance(x, bool | int | float) and not isinstance(x, np.generic):
+        return jnp.asarray(x, jnp.float32)
+    array = jnp.asarray(x)
+    return jax.lax.convert_element_type(array, array.dtype)
+
+
+def setting(name: str, given: Any) -> Setting:
+    """Reads what a user gave for the hyperparameter `name`.
+
+    Raises:
+      TypeError: not a number, schedule, callable, variable or ref.
+      ValueError: NaN, or not a scalar.
+    """
+    if isinstance(given, Variable):
+        return Setting(given, None, given)
+    if is_ref(given):
+        return Setting(given, None, lambda: given[...])
+    if isinstance(given, BoundSchedule):
+        step = given.step
+        source = step if isinstance(step, Variable) else lambda: step[...] if is_ref(step) else step
+        return Setting(given, given.schedule, source)
+    if callable(given):
+        schedule: Any = given
+        return Setting(given, None, given) if _takes_nothing(given) else Setting(given, schedule, None)
+    if given is None or isinstance(given, str | bytes):
+        raise TypeError(
+            f"{name} must be a number, a schedule of the step, a function of no arguments or a Variable. "
+            f"Received: {name}={given!r}. Pass one of these."
+        )
+    number = outside_of_traces(lambda: as_number(given)) if not is_tracer(given) else as_number(given)
+    check_number(name, number)
+    cell = Variable._of_array(number, name)
+    return Setting(given, None, cell, cell)
+
+
+def check_number(name: str, number: Array) -> None:
+    """Raises ValueError for a number that cannot be a hyperparameter: NaN, or not a scalar."""
+    if number.shape != ():
+        raise ValueError(
+            f"{name} must be a scalar. Received: an array of shape {tuple(number.shape)}. "
+            "Use one optimizer, or a schedule, for each value."
+        )
+    if jnp.issubdtype(number.dtype, jnp.complexfloating):
+        raise TypeError(f"{name} must be real. Received: dtype={number.dtype}. Take the real part.")
+    if not is_tracer(number) and np.isnan(np.asarray(number)):
+        raise ValueError(f"{name} must be a number. Received: {name}=nan. Pass a finite value.")
+
+
+def _takes_nothing(fn: Callable[..., Any]) -> bool:
+    try:
+        inspect.signature(fn).bind()
+    except TypeError:
+        return False
+    except ValueError:  # a builtin without a signature
+        return False
+    return True

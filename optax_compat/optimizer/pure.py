@@ -1,0 +1,68 @@
+"""An engine as a pair of pure functions on pytrees: the pure form of a facade."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from optax_compat.optimizer.checks import flatten_like, leaves_of
+from optax_compat.optimizer.engine import Engine
+from optax_compat.rules.rule import Hypers
+from optax_compat.types import Array, OptState, Params, PerVariable, Updates, next_count
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class PureState:
+    """The state of an optimizer's pure form.
+
+    Attributes:
+      count: updates applied so far, a 0-d int32 array.
+      inner: the algorithm's own state.
+    """
+
+    count: Array
+    inner: OptState
+
+
+def pure_init(engine: Engine, hypers: Callable[[Any], Hypers], params: Params) -> PureState:
+    """The state for a pytree of arrays, which may be empty."""
+    leaves = leaves_of(params)[0] if jax.tree.leaves(params) else []
+    count = jnp.zeros((), jnp.int32)
+    return PureState(count, engine.init(PerVariable(leaf.array for leaf in leaves), hypers(count)))
+
+
+def pure_update(
+    engine: Engine, hypers: Callable[[Any], Hypers], grads: Updates, state: PureState, params: Params
+) -> tuple[Updates, PureState]:
+    """The updates of the parameters, None where the gradient is, and the new state."""
+    if not jax.tree.leaves(params):
+        return grads, state
+    leaves, treedef = leaves_of(params)
+    flat = flatten_like(treedef, leaves, grads)
+    where = [i for i, g in enumerate(flat) if g is not None]
+    old = PerVariable(leaves[i].array for i in where)
+    given = PerVariable(jnp.asarray(flat[i]) for i in where)
+    inner = _map_rows(lambda rows: PerVariable(rows[i] for i in where), state.inner)
+    new, new_inner = engine.update(given, inner, old, hypers(state.count), state.count)
+
+    def merge(rows: PerVariable, new_rows: PerVariable) -> PerVariable:
+        changed = dict(zip(where, new_rows, strict=True))
+        return PerVariable(changed.get(i, row) for i, row in enumerate(rows))
+
+    updates: list[Any] = [None] * len(leaves)
+    for i, x, w in zip(where, new, old, strict=True):
+        updates[i] = x - w
+    inner = _map_rows(merge, state.inner, new_inner)
+    return treedef.unflatten(updates), PureState(next_count(state.count), inner)
+
+
+def _map_rows(fn: Callable[..., PerVariable], *trees: Any) -> Any:
+    """`fn` of the per-variable parts of states; of the rest, the last tree's."""
+    return jax.tree.map(
+        lambda *entries: fn(*entries) if isinstance(entries[0], PerVariable) else entries[-1],
+        *trees,
+        is_leaf=lambda x: isinstance(x, PerVariable),
+    )

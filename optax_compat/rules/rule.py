@@ -1,0 +1,73 @@
+"""What every rule is: one algorithm, for one array."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any, ClassVar, TypeAlias
+
+import jax
+import jax.numpy as jnp
+
+Array: TypeAlias = jax.Array
+Hypers: TypeAlias = Mapping[str, Any]
+"""Hyperparameters by name (`lr`, `b1`, ...): numbers or 0-d arrays."""
+
+Slots: TypeAlias = dict[str, Array]
+
+
+class Scalars(SimpleNamespace):
+    """What one update needs beside arrays: the hyperparameters, bias corrections and the like."""
+
+    def __getattr__(self, name: str) -> Any:  # for type checkers: the fields differ by rule
+        raise AttributeError(name)
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One algorithm for one array.
+
+    The fields of a rule are *conventions*: static choices in which libraries differ. Its numbers
+    come in `h`, are traced, and may change from step to step. A rule never sees a tree or a
+    dtype: whoever runs it hands it arrays of the dtype in which to compute.
+
+    One update of all variables calls `combine` once, `prepare` once for each dtype, `update` once for each
+    variable, and `finish` once.
+    """
+
+    elementwise: ClassVar[bool] = True
+    """The update of an entry depends on that entry alone, so rows, flat buffers and tables may share it."""
+
+    replaces: ClassVar[bool] = False
+    """`update` returns the parameter's new value instead of the change to add to it."""
+
+    supports_complex: ClassVar[bool] = False
+    """The rule is defined for complex parameters."""
+
+    @property
+    def slot_names(self) -> tuple[str, ...]:
+        """The names of the slots, in the order in which they are made."""
+        return ()
+
+    def init(self, w: Array, h: Hypers) -> Slots:
+        """The slots of a parameter `w`: zeros of its shape and dtype unless the rule says otherwise."""
+        return {name: jnp.zeros_like(w) for name in self.slot_names}
+
+    def init_shared(self, h: Hypers, count: Any = 0) -> dict[str, Array]:
+        """State that belongs to no variable, as it stands after `count` updates."""
+        return {}
+
+    def combine(self, h: Hypers) -> Hypers:
+        """The hyperparameters with what is made of them in their own dtypes, before they are cast."""
+        return h
+
+    def prepare(self, h: Hypers, shared: Mapping[str, Any], count: Any) -> Scalars:
+        """The numbers of the update that follows `count` updates."""
+        return Scalars(**h)
+
+    def update(self, g: Array, w: Array, s: Slots, c: Scalars) -> tuple[Array, Slots]:
+        """The change of `w` (or its new value, see `replaces`) and the new slots."""
+        raise NotImplementedError
+
+    def finish(self, shared: Mapping[str, Array], h: Hypers) -> dict[str, Array]:
+        """The shared state after the update of all variables."""
+        return dict(shared)

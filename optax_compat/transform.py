@@ -1,0 +1,143 @@
+"""Rules lifted from one array to pytrees: `run_rule` over lists, `lift` into a pure pair."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from optax_compat.rules.rule import Hypers, Rule, Scalars, Slots
+from optax_compat.types import (
+    Array,
+    DType,
+    GradientTransformation,
+    OptState,
+    Params,
+    PyTree,
+    Updates,
+    compute_dtype,
+    next_count,
+    real_dtype,
+)
+
+
+class RuleState(NamedTuple):
+    """The state of a lifted rule.
+
+    Attributes:
+      count: updates applied so far, a 0-d int32 array.
+      shared: state that belongs to no parameter, by name.
+      slots: for each slot a tree of the parameters' structure, by name.
+    """
+
+    count: Array  # pyright: ignore[reportIncompatibleMethodOverride]
+    shared: dict[str, Array]
+    slots: dict[str, PyTree]
+
+
+def _scalars_for(rule: Rule, h: Hypers, shared: Mapping[str, Array], count: Any, dtype: DType) -> Scalars:
+    """`rule.prepare` for arrays of `dtype`: arrays go in, and results come out, in its real dtype.
+
+    Python numbers go in as they are, so that expressions of them keep double precision.
+    """
+    dtype = real_dtype(dtype)
+
+    def cast(x: Any) -> Any:
+        return x if type(x) in (bool, int, float) else jnp.asarray(x, dtype)
+
+    prepared = rule.prepare(
+        {name: cast(x) for name, x in h.items()}, {name: cast(x) for name, x in shared.items()}, count
+    )
+    return Scalars(**{name: cast(x) for name, x in vars(prepared).items()})
+
+
+def run_rule(
+    rule: Rule,
+    grads: Sequence[Array | None],
+    params: Sequence[Array | None],
+    slots: Sequence[Slots],
+    shared: Mapping[str, Array],
+    h: Hypers,
+    count: Any,
+) -> tuple[list[Array | None], list[Slots], dict[str, Array]]:
+    """One update of every parameter in a list.
+
+    Arithmetic runs in float32 for 16-bit parameters and in the parameter's own dtype otherwise;
+    slots keep their dtypes. A gradient of `None` leaves its parameter and slots alone. A rule that
+    does not look at the parameters may be given the gradients in their place.
+
+    Returns:
+      For each parameter its change (its new value if `rule.replaces`) in the dtype of the
+      arithmetic, or None; the new slots; the new shared state.
+    """
+    prepared: dict[DType, Scalars] = {}
+    numbers = rule.combine(h)
+    results: list[Array | None] = []
+    new_slots: list[Slots] = []
+    for g, w, s in zip(grads, params, slots, strict=True):
+        if g is None or w is None:
+            results.append(None)
+            new_slots.append(s)
+            continue
+        dtype = compute_dtype(w.dtype)
+        if dtype not in prepared:
+            prepared[dtype] = _scalars_for(rule, numbers, shared, count, dtype)
+        result, new = rule.update(
+            g.astype(dtype),
+            w.astype(dtype),
+            {name: x.astype(dtype) for name, x in s.items()},
+            prepared[dtype],
+        )
+        results.append(result)
+        new_slots.append({name: new[name].astype(s[name].dtype) for name in s})
+    return results, new_slots, rule.finish(shared, h)
+
+
+def lift(rule: Rule, **h: Any) -> GradientTransformation:
+    """The rule as a pure pair over pytrees, with the hyperparameters `h`.
+
+    The updates have the dtypes of the parameters (of the gradients if none are given). Leaves of
+    the gradients that are `None` mean "no gradient": the update is `None`, the slots stay.
+    """
+
+    def init(params: Params) -> RuleState:
+        leaves, treedef = jax.tree.flatten(params)
+        slots = [rule.init(jnp.asarray(w), h) for w in leaves]
+        return RuleState(
+            jnp.zeros((), jnp.int32),
+            rule.init_shared(h),
+            {name: treedef.unflatten([s[name] for s in slots]) for name in rule.slot_names},
+        )
+
+    def update(updates: Updates, state: OptState, params: Params | None = None) -> tuple[Updates, RuleState]:
+        like = params if params is not None else next(iter(state.slots.values()), None)
+        if like is None:
+            grads, treedef = jax.tree.flatten(updates, is_leaf=lambda x: x is None)
+        else:
+            treedef = jax.tree.structure(like)
+            grads = treedef.flatten_up_to(updates)
+        if params is None and rule.replaces:
+            raise ValueError(
+                f"{type(rule).__name__} makes parameters anew and needs them. Received: params=None. "
+                "Pass the parameters: update(grads, state, params)."
+            )
+        grads = [None if g is None else jnp.asarray(g) for g in grads]
+        weights = grads if params is None else [jnp.asarray(w) for w in treedef.flatten_up_to(params)]
+        columns = {name: treedef.flatten_up_to(tree) for name, tree in state.slots.items()}
+        slots = [{name: columns[name][i] for name in columns} for i in range(len(grads))]
+        results, slots, shared = run_rule(rule, grads, weights, slots, state.shared, h, state.count)
+        out = []
+        for result, w in zip(results, weights, strict=True):
+            if result is None or w is None:
+                out.append(None)
+                continue
+            change = result - w.astype(result.dtype) if rule.replaces else result
+            out.append(change.astype(w.dtype))
+        new_state = RuleState(
+            next_count(state.count),
+            shared,
+            {name: treedef.unflatten([s[name] for s in slots]) for name in columns},
+        )
+        return treedef.unflatten(out), new_state
+
+    return GradientTransformation(init, update)

@@ -1,0 +1,430 @@
+"""`Variable`: an array that becomes a `jax.Ref` when a trace touches it, and what can be laid over it."""
+
+import itertools
+import threading
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from optax_compat.tracing import is_tracer, outside_of_traces, tracing
+from optax_compat.types import Array, DType
+
+Constraint = Callable[[Array], Array]
+
+
+class _Here(threading.local):
+    """What reads and writes of this thread go to instead of the variables: an `Overlay`, or nothing."""
+
+    overlay: Any = None
+
+
+here = _Here()
+
+
+class Shape(tuple[int, ...]):
+    """A tuple of sizes that also answers to what TF1 code asks a `TensorShape`."""
+
+    def as_list(self) -> list[int]:
+        """The sizes as a list."""
+        return list(self)
+
+    @property
+    def rank(self) -> int:
+        """The number of axes."""
+        return len(self)
+
+
+_count = itertools.count()
+_unnamed = itertools.count()
+_trainable: "weakref.WeakValueDictionary[int, Variable]" = weakref.WeakValueDictionary()
+
+
+def trainable_variables() -> list["Variable"]:
+    """Every living trainable `Variable`, in the order in which they were made."""
+    return [v for _, v in sorted(_trainable.items())]
+
+
+def _initial_array(value: Any, dtype: DType | None) -> Array:
+    """A new array that nobody else holds."""
+    if isinstance(value, Variable):
+        value = value.value
+
+    def make() -> Array:
+        start = value() if callable(value) else value
+        array = jnp.array(start, dtype or _tf_dtype(start))
+        return jax.lax.convert_element_type(array, array.dtype)  # not weakly typed
+
+    return make() if is_tracer(value) else outside_of_traces(make)
+
+
+def _tf_dtype(value: Any) -> DType | None:
+    """The dtype that TensorFlow gives to Python numbers and lists of them: 32 bits, also under x64."""
+    if hasattr(value, "dtype"):
+        return None
+    kind = np.asarray(value).dtype
+    return {np.dtype(np.float64): np.float32, np.dtype(np.int64): np.int32}.get(kind)
+
+
+class Variable:
+    """A mutable array, read and written in place, eagerly and inside of any JAX transformation.
+
+    It holds a plain array until a trace reads or writes it; from then on a `jax.Ref`, which JAX
+    mutates in place inside `jit`, `scan` and `cond`. Arrays handed out by `value` stay valid
+    after later updates.
+
+    Operators and indexing work on it (`v * 2`, `x @ v`, `v[0]`); functions of `jax.numpy` take
+    `v.value`. `==` compares identity, which is also what optimizers go by: names need not be unique.
+
+    Args:
+      initial_value: an array-like of any shape, or a function of no arguments that returns one, called
+        outside of any trace. Copied.
+      trainable: whether `compute_gradients(loss)` without `var_list` differentiates with respect to it.
+      name: a name for slots and saved state. Default: "Variable", "Variable_1", ...
+      dtype: default: that of the value; 32 bits for Python numbers, as in TensorFlow.
+      constraint: a function of the new value that optimizers apply after an update,
+        `array -> array` of the same shape.
+
+    Attributes:
+      serial: a number that no other variable of this process has.
+
+    Source: tf.Variable (TensorFlow 2.21), without graph collections.
+    """
+
+    __slots__ = ("__weakref__", "_array", "_lent", "_ref", "constraint", "name", "serial", "trainable")
+    __array_ufunc__ = None  # `numpy_array * variable` comes to the variable's operator
+
+    def __init__(
+        self,
+        initial_value: Any,
+        trainable: bool = True,
+        name: str | None = None,
+        dtype: DType | None = None,
+        constraint: Constraint | None = None,
+    ) -> None:
+        if name is None:
+            n = next(_unnamed)
+            name = f"Variable_{n}" if n else "Variable"
+        if constraint is not None and not callable(constraint):
+            raise TypeError(
+                f"A constraint must be a function of the new value. Received: constraint={constraint!r} "
+                f"for variable {name!r}. Pass a callable or None."
+            )
+        self.name = name
+        self.trainable = bool(trainable)
+        self.constraint = constraint
+        self._array: Array = _initial_array(initial_value, dtype)
+        self._ref: Any = None
+        self._lent = False
+        self.serial = next(_count)
+        if trainable:
+            _trainable[self.serial] = self
+
+    @classmethod
+    def _of_ref(cls, ref: Any, name: str) -> "Variable":
+        """A variable whose storage is the caller's `jax.Ref`."""
+        self = cls.__new__(cls)
+        self.name, self.trainable, self.constraint, self.serial = name, True, None, next(_count)
+        self._ref, self._lent = ref, False
+        return self
+
+    @classmethod
+    def _of_array(cls, array: Array, name: str) -> "Variable":
+        """A non-trainable variable on an array that nobody else holds."""
+        self = cls.__new__(cls)
+        self.name, self.trainable, self.constraint, self.serial = name, False, None, next(_count)
+        self._array, self._ref, self._lent = array, None, False
+        return self
+
+    def __reduce__(self) -> Any:
+        return _rebuild, (np.asarray(self.value), self.trainable, self.name, self.constraint)
+
+    # ---- storage: what optimizers use
+
+    def _storage(self) -> Any:
+        """The array or the ref that holds the value."""
+        return self._array if self._ref is None else self._ref
+
+    def _owned(self) -> Any:
+        """As `_storage`, but an array that may be donated: one that was handed out is copied first."""
+        if self._ref is not None:
+            return self._ref
+        if self._lent:
+            self._array, self._lent = jnp.copy(self._array), False
+        return self._array
+
+    def _take(self, array: Array) -> None:
+        """Makes an array that nobody else holds the value (of a variable that has no ref)."""
+        self._array, self._lent = array, False
+
+    def _read(self) -> Array:
+        if self._ref is None and not tracing():
+            self._lent = True
+            return self._array
+        return self.ref[...]
+
+    def _write(self, array: Array) -> None:
+        if self._ref is None and not tracing():
+            self._array, self._lent = array, True
+        else:
+            self.ref[...] = array
+
+    # ---- the public face
+
+    @property
+    def value(self) -> Array:
+        """The present value: inside a trace a traced read, outside an array that stays valid."""
+        overlay = here.overlay
+        return self._read() if overlay is None else overlay.value_of(self)
+
+    def numpy(self) -> np.ndarray:
+        """The present value as a NumPy array of its own."""
+        overlay = here.overlay
+        if overlay is None and self._ref is None and not tracing():
+            return np.array(self._array)
+        return np.array(self.value)
+
+    def assign(
+        self, value: Any, use_locking: bool | None = None, name: str | None = None, read_value: bool = True
+    ) -> Array:
+        """Sets the value.
+
+        Args:
+          value: an array-like of this variable's shape, of a dtype that casts to its dtype without
+            change of kind.
+          use_locking: accepted for TF's sake, without meaning here; so are `name` and `read_value`.
+
+        Returns:
+          The new value.
+
+        Raises:
+          ValueError: another shape.
+          TypeError: a dtype of another kind, such as a float for an integer variable.
+        """
+        new = self._conform(value)
+        overlay = here.overlay
+        if overlay is None:
+            self._write(new)
+        else:
+            overlay.write(self, new)
+        return new
+
+    def assign_add(self, delta: Any, use_locking: bool | None = None, name: str | None = None) -> Array:
+        """Adds `delta`, which may broadcast to the variable's shape. Returns the new value."""
+        return self.assign(self.value + self._conform(delta, exact_shape=False))
+
+    def assign_sub(self, delta: Any, use_locking: bool | None = None, name: str | None = None) -> Array:
+        """Subtracts `delta`, which may broadcast to the variable's shape. Returns the new value."""
+        return self.assign(self.value - self._conform(delta, exact_shape=False))
+
+    def _conform(self, value: Any, exact_shape: bool = True) -> Array:
+        if isinstance(value, Variable):
+            value = value.value
+        dtype = self.dtype
+        if not isinstance(value, jax.Array):
+            value = np.asarray(value)
+        if not np.can_cast(value.dtype, dtype, "same_kind") and not _same_float_kind(value.dtype, dtype):
+            raise TypeError(
+                f"A value assigned to variable {self.name!r} must cast to {dtype} without change of kind. "
+                f"Received: dtype={value.dtype}. Cast it first: value.astype({str(dtype)!r})."
+            )
+        if exact_shape and value.shape != self.shape:
+            raise ValueError(
+                f"A value assigned to variable {self.name!r} must have its shape {tuple(self.shape)}. "
+                f"Received: shape={tuple(value.shape)}. Reshape or broadcast it first."
+            )
+        if isinstance(value, np.ndarray | np.generic) and not tracing():
+            return jnp.array(value, dtype)
+        return jnp.asarray(value, dtype)
+
+    @property
+    def ref(self) -> Any:
+        """The `jax.Ref` that holds the value from now on; asking for it makes it."""
+        if self._ref is None:
+            promote([self])
+        return self._ref
+
+    @property
+    def shape(self) -> Shape:
+        """The shape, a tuple."""
+        return Shape(self._storage().shape)
+
+    @property
+    def dtype(self) -> np.dtype:
+        """The NumPy dtype."""
+        return np.dtype(self._storage().dtype)
+
+    @property
+    def ndim(self) -> int:
+        """The number of axes."""
+        return len(self._storage().shape)
+
+    @property
+    def size(self) -> int:
+        """The number of entries."""
+        return int(np.prod(self._storage().shape))
+
+    def get_shape(self) -> Shape:
+        """The shape (TF1)."""
+        return self.shape
+
+    def read_value(self) -> Array:
+        """The present value (TF)."""
+        return self.value
+
+    def initialized_value(self) -> Array:
+        """The present value, concrete even while tracing: what a slot may start from (TF1)."""
+        return outside_of_traces(self._read)
+
+    def __repr__(self) -> str:
+        text = f"<Variable {self.name!r} shape={tuple(self.shape)} dtype={self.dtype}"
+        if tracing() or here.overlay is not None:
+            return text + ">"
+        return f"{text} value={np.array2string(self.numpy(), threshold=8, edgeitems=2)}>"
+
+    def __array__(self, dtype: DType | None = None, copy: bool | None = None) -> np.ndarray:
+        return self.numpy() if dtype is None else self.numpy().astype(dtype)
+
+    def __len__(self) -> int:
+        if not self.shape:
+            raise TypeError(f"len() of a 0-d variable. Received: {self!r}.")
+        return self.shape[0]
+
+    def __iter__(self) -> Iterator[Array]:
+        return iter(self.value)
+
+    def __bool__(self) -> bool:
+        return bool(self.value)
+
+    def __int__(self) -> int:
+        return int(self.value)
+
+    def __index__(self) -> int:
+        return self.value.__index__()
+
+    def __float__(self) -> float:
+        return float(self.value)
+
+    def __getitem__(self, index: Any) -> Array:
+        return self.value[index]
+
+    def __neg__(self) -> Array:
+        return -self.value
+
+    def __abs__(self) -> Array:
+        return abs(self.value)
+
+    def __add__(self, other: Any) -> Array:
+        return self.value + _plain(other)
+
+    def __radd__(self, other: Any) -> Array:
+        return _plain(other) + self.value
+
+    def __sub__(self, other: Any) -> Array:
+        return self.value - _plain(other)
+
+    def __rsub__(self, other: Any) -> Array:
+        return _plain(other) - self.value
+
+    def __mul__(self, other: Any) -> Array:
+        return self.value * _plain(other)
+
+    def __rmul__(self, other: Any) -> Array:
+        return _plain(other) * self.value
+
+    def __truediv__(self, other: Any) -> Array:
+        return self.value / _plain(other)
+
+    def __rtruediv__(self, other: Any) -> Array:
+        return _plain(other) / self.value
+
+    def __floordiv__(self, other: Any) -> Array:
+        return self.value // _plain(other)
+
+    def __rfloordiv__(self, other: Any) -> Array:
+        return _plain(other) // self.value
+
+    def __mod__(self, other: Any) -> Array:
+        return self.value % _plain(other)
+
+    def __rmod__(self, other: Any) -> Array:
+        return _plain(other) % self.value
+
+    def __pow__(self, other: Any) -> Array:
+        return self.value ** _plain(other)
+
+    def __rpow__(self, other: Any) -> Array:
+        return _plain(other) ** self.value
+
+    def __matmul__(self, other: Any) -> Array:
+        return self.value @ _plain(other)
+
+    def __rmatmul__(self, other: Any) -> Array:
+        return _plain(other) @ self.value
+
+    def __lt__(self, other: Any) -> Array:
+        return self.value < _plain(other)
+
+    def __le__(self, other: Any) -> Array:
+        return self.value <= _plain(other)
+
+    def __gt__(self, other: Any) -> Array:
+        return self.value > _plain(other)
+
+    def __ge__(self, other: Any) -> Array:
+        return self.value >= _plain(other)
+
+
+def _rebuild(value: np.ndarray, trainable: bool, name: str, constraint: Constraint | None) -> Variable:
+    return Variable(value, trainable, name, value.dtype, constraint)
+
+
+def _plain(x: Any) -> Any:
+    """`x` as something whose own operators JAX arrays answer to."""
+    if isinstance(x, Variable):
+        return x.value
+    return jnp.asarray(x) if isinstance(x, np.ndarray | list) else x
+
+
+def _same_float_kind(a: DType, b: DType) -> bool:
+    # NumPy's casting rules do not know bfloat16 and its like.
+    if jnp.issubdtype(b, jnp.floating):
+        return jnp.issubdtype(a, jnp.floating) or jnp.issubdtype(a, jnp.integer)
+    return False
+
+
+_promoted: list[int] = []
+
+
+def promotions() -> int:
+    """How often variables have become refs: compiled updates look again when it has changed."""
+    return len(_promoted)
+
+
+def promote(variables: Iterable[Variable]) -> None:
+    """Gives every variable that has none its `jax.Ref`, in one go."""
+    pending = [v for v in variables if v._ref is None]
+    if not pending:
+        return
+    _promoted.append(len(pending))
+    traced = [v for v in pending if is_tracer(v._array)]
+    arrays = [v for v in pending if not is_tracer(v._array)]
+    if arrays:
+        refs = outside_of_traces(lambda: [jax.new_ref(v._array) for v in arrays])
+        for v, ref in zip(arrays, refs, strict=True):
+            v._ref = ref
+    for v in traced:  # made inside the very trace that uses it now
+        v._ref = jax.new_ref(v._array)
+
+
+def is_ref(x: Any) -> bool:
+    """Whether `x` is a `jax.Ref`, concrete or traced."""
+    return isinstance(x, jax.Ref) or (is_tracer(x) and hasattr(x.aval, "inner_aval"))
+
+
+def overlaid() -> bool:
+    """Whether reads and writes of variables go to an `Overlay`."""
+    return here.overlay is not None

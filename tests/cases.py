@@ -1,0 +1,85 @@
+"""The table of optimizers on which every contract is tested: one row each, made anew for every test."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import optax_compat as oc
+from optax_compat import tf1
+
+
+@dataclass(frozen=True)
+class Case:
+    """An optimizer.
+
+    `moves_at_zero`: a zero gradient may change the parameter (decay, or a parameter made anew from slots).
+    `temporaries`: how many buffers of a parameter's size XLA's CPU backend may take for an update: where a
+    slot's new value and the parameter's both read the old slot, it copies the slot first.
+    """
+
+    id: str
+    make: Callable[[], oc.Optimizer]
+    moves_at_zero: bool = False
+    complex_ok: bool = False
+    temporaries: int = 0
+
+
+def pure(name: str, tx: oc.GradientTransformation, **kwargs: Any) -> Case:
+    return Case(f"pure-{name}", lambda: oc.Optimizer(tx), **kwargs)
+
+
+CASES = [
+    Case("tf1-sgd", lambda: tf1.GradientDescentOptimizer(0.1), complex_ok=True),
+    Case("tf1-momentum", lambda: tf1.MomentumOptimizer(0.1, 0.9), complex_ok=True),
+    Case("tf1-nesterov", lambda: tf1.MomentumOptimizer(0.1, 0.9, use_nesterov=True), complex_ok=True),
+    Case("tf1-adagrad", lambda: tf1.AdagradOptimizer(0.1)),
+    Case(
+        "tf1-adagrad-da",
+        lambda: tf1.AdagradDAOptimizer(0.1, oc.Variable(0, trainable=False), 0.1, 0.01, 0.01),
+        moves_at_zero=True,
+    ),
+    Case("tf1-adadelta", lambda: tf1.AdadeltaOptimizer(0.5), temporaries=2),
+    Case("tf1-adam", lambda: tf1.AdamOptimizer(0.05)),
+    Case("tf1-rmsprop", lambda: tf1.RMSPropOptimizer(0.05, momentum=0.5)),
+    Case("tf1-rmsprop-centered", lambda: tf1.RMSPropOptimizer(0.05, epsilon=0.1, centered=True)),
+    Case(
+        "tf1-ftrl",
+        lambda: tf1.FtrlOptimizer(0.1, l1_regularization_strength=0.01, beta=0.1),
+        moves_at_zero=True,
+        temporaries=2,
+    ),
+    Case(
+        "tf1-proximal-sgd", lambda: tf1.ProximalGradientDescentOptimizer(0.1, 0.01, 0.01), moves_at_zero=True
+    ),
+    Case(
+        "tf1-proximal-adagrad", lambda: tf1.ProximalAdagradOptimizer(0.1, 0.1, 0.01, 0.01), moves_at_zero=True
+    ),
+    # One transformation for all tests, so that what was compiled for it is found again.
+    pure("sgd", oc.sgd(0.1), complex_ok=True),
+    pure("momentum", oc.sgd(0.1, momentum=0.9, nesterov=True), complex_ok=True),
+    pure("adam", oc.adam(0.05)),
+    pure("adamw", oc.adamw(0.05, weight_decay=0.1), moves_at_zero=True),
+    pure("nadam", oc.nadam(0.05)),
+    pure("nadamw", oc.nadamw(0.05), moves_at_zero=True),
+    pure("adamax", oc.adamax(0.05)),
+    pure("adamaxw", oc.adamaxw(0.05), moves_at_zero=True),
+    pure("amsgrad", oc.amsgrad(0.05)),
+    pure("adagrad", oc.adagrad(0.1)),
+    pure("adadelta", oc.adadelta(1.0), temporaries=2),
+    pure("rmsprop", oc.rmsprop(0.05, centered=True, momentum=0.9)),
+    pure("lion", oc.lion(0.01), moves_at_zero=True, temporaries=1),
+    pure("lamb", oc.lamb(0.05, weight_decay=0.1), moves_at_zero=True, temporaries=1),
+    pure("lars", oc.lars(0.05, weight_decay=0.1), moves_at_zero=True, temporaries=1),
+    pure(
+        "clipped-scheduled",
+        oc.chain(
+            oc.clip_by_global_norm(1.0),
+            oc.scale_by_adam(),
+            oc.scale_by_learning_rate(oc.schedules.ExponentialDecay(0.1, 10, 0.5)),
+        ),
+        temporaries=1,
+    ),
+    pure("injected", oc.inject_hyperparams(oc.adam)(learning_rate=0.05)),
+]
+
+IDS = [case.id for case in CASES]

@@ -1,0 +1,54 @@
+"""The examples learn what they say they do."""
+
+import importlib.util
+import pathlib
+import struct
+import sys
+from types import ModuleType
+
+import numpy as np
+import pytest
+
+ROOT = pathlib.Path(__file__).parent.parent
+
+
+def load(name: str) -> ModuleType:
+    """examples/NAME.py as a module."""
+    spec = importlib.util.spec_from_file_location(f"example_{name}", ROOT / "examples" / f"{name}.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_digits_reaches_the_promised_accuracy_and_draws_its_curves(
+    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = tmp_path / "curves.png"
+    result = load("digits").main(["--epochs", "10", "--output", str(output)])
+    assert result.test_accuracy >= 0.96
+    steps = 10 * (1437 // 32)
+    assert result.steps == len(result.losses) == len(result.rates) == steps
+    assert np.mean(result.losses[-20:]) < 0.1 * np.mean(result.losses[:20])
+    # rate * decay ** (n / decay_steps), counted from 0 for the first update
+    expected = 3e-3 * 0.3 ** (np.arange(steps) / (10 * (1437 // 32)))
+    np.testing.assert_allclose(result.rates, expected, rtol=1e-5)
+    header = output.read_bytes()[:24]
+    assert header[:8] == b"\x89PNG\r\n\x1a\n"
+    width, height = struct.unpack(">II", header[16:24])
+    assert width > 2 * height > 200
+    assert f"test accuracy: {result.test_accuracy:.4f}" in capsys.readouterr().out
+
+
+def test_functional_digits_reaches_the_same_accuracy(capsys: pytest.CaptureFixture[str]) -> None:
+    result = load("functional_digits").main(["--epochs", "10"])
+    assert result.test_accuracy >= 0.96
+    assert np.mean(result.losses[-20:]) < 0.1 * np.mean(result.losses[:20])
+    assert f"test accuracy: {result.test_accuracy:.4f}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", ["digits", "functional_digits"])
+def test_example_without_its_extras_says_what_to_install(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "tqdm", None)
+    with pytest.raises(SystemExit, match=r"tqdm.*pip install -e '\.\[demo\]'"):
+        load(name)
