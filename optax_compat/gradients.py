@@ -14,7 +14,7 @@ import numpy as np
 from optax_compat.overlay import Overlay, commit
 from optax_compat.tracing import tracing
 from optax_compat.types import Array
-from optax_compat.variable import Variable, is_ref
+from optax_compat.variable import Variable, here, is_ref
 
 Loss = Callable[[], Any]
 
@@ -158,7 +158,7 @@ def _differentiate(loss: Loss, variables: Sequence[Any], grad_loss: Any) -> _Res
 
     def run_loss(values: list[Array]) -> tuple[Array, list[Array]]:
         pairs = [(v, x) for v, x in zip(inexact, values, strict=True) if isinstance(v, Variable)]
-        value = _as_loss(overlay.run(loss, pairs))
+        value = overlay.run(lambda: _as_loss(loss()), pairs)
         return value, overlay.writes()
 
     def traced(values: list[Array]) -> tuple[Array, list[Array]]:
@@ -167,7 +167,8 @@ def _differentiate(loss: Loss, variables: Sequence[Any], grad_loss: Any) -> _Res
             return run_loss(values)
         # A loss reads a raw ref by itself, so the ref is exchanged in what the loss was traced to.
         closed, shape = jax.make_jaxpr(run_loss, return_shape=True)(values)
-        stand_ins = {id(v): jax.new_ref(x) for v, x in zip(inexact, values, strict=True) if is_ref(v)}
+        present = {id(c) for c in closed.consts}  # JAX 0.8 finds zeros for a ref that is never read
+        stand_ins = {id(v): jax.new_ref(x) for v, x in zip(inexact, values, strict=True) if id(v) in present}
         consts = [stand_ins.get(id(c), c) for c in closed.consts]
         flat = jax.extend.core.jaxpr_as_fun(jax.extend.core.ClosedJaxpr(closed.jaxpr, consts))(*values)
         return jax.tree.unflatten(jax.tree.structure(shape), flat)
@@ -188,7 +189,8 @@ def _differentiate(loss: Loss, variables: Sequence[Any], grad_loss: Any) -> _Res
 def _peek(variable: Any) -> Array:
     """The present value, without taking it out of the variable's own hands."""
     if isinstance(variable, Variable):
-        if variable._ref is None and not tracing():
+        laid_over = here.overlay is not None and here.overlay.holds(variable)
+        if variable._ref is None and not laid_over and not tracing():
             return variable._array
         return variable.value
     return variable[...]
@@ -206,6 +208,8 @@ def _as_loss(value: Any) -> Array:
     if isinstance(value, Variable):
         value = value.value
     try:
+        if value is None or isinstance(value, list | tuple):  # JAX would make arrays of some of these
+            raise TypeError
         value = jnp.asarray(value)
     except TypeError as e:
         raise TypeError(

@@ -1,6 +1,6 @@
 """Values laid over variables while a function runs."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
 import jax
@@ -27,6 +27,7 @@ class Overlay:
 
     def __init__(self) -> None:
         self._eager = not tracing()
+        self._parent: Overlay | None = None
         self._values: dict[Variable, Array] = {}
         self.read: dict[Variable, None] = {}
         self.written: dict[Variable, None] = {}
@@ -43,16 +44,25 @@ class Overlay:
 
     def value_of(self, variable: Variable) -> Array:
         """What a read of the variable gives."""
-        self.read.setdefault(variable)
-        value = self._values.get(variable)
-        if value is not None:
-            return value
-        if self._parent is not None:
-            return self._parent.value_of(variable)
+        for overlay in self._chain():
+            overlay.read.setdefault(variable)
+            value = overlay._values.get(variable)
+            if value is not None:
+                return value
         if variable._ref is None and self._eager and trace_state() == self._level:
             variable._lent = True
             return variable._array
         return variable._read()
+
+    def holds(self, variable: Variable) -> bool:
+        """Whether a value is laid over the variable, here or by what runs this."""
+        return any(variable in overlay._values for overlay in self._chain())
+
+    def _chain(self) -> "Iterator[Overlay]":
+        overlay: Overlay | None = self
+        while overlay is not None:
+            yield overlay
+            overlay = overlay._parent
 
     def write(self, variable: Variable, array: Array) -> None:
         """Catches what is assigned to the variable."""

@@ -67,10 +67,12 @@ class IndexedSlices:
         integer if the table's shape is not known), past the end of the table, where scatters drop it.
         """
         n = self.indices.shape[0]
-        past_end = self.dense_shape[0] if self.dense_shape else jnp.iinfo(self.indices.dtype).max
-        unique, where = jnp.unique(self.indices, size=n, fill_value=past_end, return_inverse=True)
+        small = self.indices.dtype.itemsize < 4  # might not reach past the end
+        indices = self.indices.astype(jnp.int32) if small else self.indices
+        past_end = self.dense_shape[0] if self.dense_shape else jnp.iinfo(indices.dtype).max
+        unique, where = jnp.unique(indices, size=n, fill_value=past_end, return_inverse=True)
         values = jax.ops.segment_sum(self.values, where.reshape(-1), num_segments=n) if n else self.values
-        return IndexedSlices(values, unique.astype(self.indices.dtype), self.dense_shape)
+        return IndexedSlices(values, unique.astype(indices.dtype), self.dense_shape)
 
     def __mul__(self, factor: ArrayLike) -> "IndexedSlices":
         return IndexedSlices(self.values * factor, self.indices, self.dense_shape)

@@ -90,7 +90,7 @@ def run_rule(
         )
         results.append(result)
         new_slots.append({name: new[name].astype(s[name].dtype) for name in s})
-    return results, new_slots, rule.finish(shared, h)
+    return results, new_slots, rule.finish(shared, h, count)
 
 
 def lift(rule: Rule, **h: Any) -> GradientTransformation:

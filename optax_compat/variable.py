@@ -1,5 +1,6 @@
 """`Variable`: an array that becomes a `jax.Ref` when a trace touches it, and what can be laid over it."""
 
+import functools
 import itertools
 import threading
 import weakref
@@ -94,7 +95,7 @@ class Variable:
     Source: tf.Variable (TensorFlow 2.21), without graph collections.
     """
 
-    __slots__ = ("__weakref__", "_array", "_lent", "_ref", "constraint", "name", "serial", "trainable")
+    __slots__ = ("__weakref__", "_array", "_constraint", "_lent", "_ref", "name", "serial", "trainable")
     __array_ufunc__ = None  # `numpy_array * variable` comes to the variable's operator
 
     def __init__(
@@ -108,11 +109,6 @@ class Variable:
         if name is None:
             n = next(_unnamed)
             name = f"Variable_{n}" if n else "Variable"
-        if constraint is not None and not callable(constraint):
-            raise TypeError(
-                f"A constraint must be a function of the new value. Received: constraint={constraint!r} "
-                f"for variable {name!r}. Pass a callable or None."
-            )
         self.name = name
         self.trainable = bool(trainable)
         self.constraint = constraint
@@ -120,6 +116,7 @@ class Variable:
         self._ref: Any = None
         self._lent = False
         self.serial = next(_count)
+        self._settle()
         if trainable:
             _trainable[self.serial] = self
 
@@ -127,7 +124,7 @@ class Variable:
     def _of_ref(cls, ref: Any, name: str) -> "Variable":
         """A variable whose storage is the caller's `jax.Ref`."""
         self = cls.__new__(cls)
-        self.name, self.trainable, self.constraint, self.serial = name, True, None, next(_count)
+        self.name, self.trainable, self._constraint, self.serial = name, True, None, next(_count)
         self._ref, self._lent = ref, False
         return self
 
@@ -135,9 +132,15 @@ class Variable:
     def _of_array(cls, array: Array, name: str) -> "Variable":
         """A non-trainable variable on an array that nobody else holds."""
         self = cls.__new__(cls)
-        self.name, self.trainable, self.constraint, self.serial = name, False, None, next(_count)
+        self.name, self.trainable, self._constraint, self.serial = name, False, None, next(_count)
         self._array, self._ref, self._lent = array, None, False
+        self._settle()
         return self
+
+    def _settle(self) -> None:
+        # A ref of a traced value belongs to the trace that makes it, which must be the value's own.
+        if is_tracer(self._array):
+            promote([self])
 
     def __reduce__(self) -> Any:
         return _rebuild, (np.asarray(self.value), self.trainable, self.name, self.constraint)
@@ -173,6 +176,22 @@ class Variable:
             self.ref[...] = array
 
     # ---- the public face
+
+    @property
+    def constraint(self) -> Constraint | None:
+        """The function of the new value that optimizers apply after an update; settable."""
+        return self._constraint
+
+    @constraint.setter
+    def constraint(self, constraint: Constraint | None) -> None:
+        if constraint is not None and not callable(constraint):
+            raise TypeError(
+                f"A constraint must be a function of the new value. Received: constraint={constraint!r} "
+                f"for variable {self.name!r}. Pass a callable or None."
+            )
+        self._constraint = constraint
+        if hasattr(self, "_lent"):  # not while it is being made
+            _changes[0] += 1
 
     @property
     def value(self) -> Array:
@@ -225,8 +244,10 @@ class Variable:
             value = value.value
         dtype = self.dtype
         if not isinstance(value, jax.Array):
-            value = np.asarray(value)
-        if not np.can_cast(value.dtype, dtype, "same_kind") and not _same_float_kind(value.dtype, dtype):
+            plain, value = not hasattr(value, "dtype"), np.asarray(value)
+            if plain and dtype.kind == "u" and value.dtype.kind == "i" and np.all(value >= 0):
+                value = value.astype(dtype)
+        if not _casts(value.dtype, dtype):
             raise TypeError(
                 f"A value assigned to variable {self.name!r} must cast to {dtype} without change of kind. "
                 f"Received: dtype={value.dtype}. Cast it first: value.astype({str(dtype)!r})."
@@ -389,19 +410,22 @@ def _plain(x: Any) -> Any:
     return jnp.asarray(x) if isinstance(x, np.ndarray | list) else x
 
 
-def _same_float_kind(a: DType, b: DType) -> bool:
-    # NumPy's casting rules do not know bfloat16 and its like.
-    if jnp.issubdtype(b, jnp.floating):
-        return jnp.issubdtype(a, jnp.floating) or jnp.issubdtype(a, jnp.integer)
-    return False
+_KINDS = (jnp.bool_, jnp.unsignedinteger, jnp.signedinteger, jnp.floating, jnp.complexfloating)
 
 
-_promoted: list[int] = []
+@functools.cache
+def _casts(a: DType, b: DType) -> bool:
+    """Whether `a` casts to `b` within a kind or to a wider one; NumPy's rules do not know bfloat16."""
+    from_, to = ([jnp.issubdtype(dtype, kind) for kind in _KINDS] for dtype in (a, b))
+    return any(from_) and from_.index(True) <= to.index(True)
 
 
-def promotions() -> int:
-    """How often variables have become refs: compiled updates look again when it has changed."""
-    return len(_promoted)
+_changes = [0]
+
+
+def changes() -> int:
+    """How often variables became refs or got a constraint: compiled updates look again when this rises."""
+    return _changes[0]
 
 
 def promote(variables: Iterable[Variable]) -> None:
@@ -409,7 +433,7 @@ def promote(variables: Iterable[Variable]) -> None:
     pending = [v for v in variables if v._ref is None]
     if not pending:
         return
-    _promoted.append(len(pending))
+    _changes[0] += 1
     traced = [v for v in pending if is_tracer(v._array)]
     arrays = [v for v in pending if not is_tracer(v._array)]
     if arrays:

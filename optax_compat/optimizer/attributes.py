@@ -35,7 +35,7 @@ class Hyper:
 
     def get(self, optimizer: Any) -> Array:
         """The value that the next update will use."""
-        return optimizer._settings[self.attribute].value(optimizer.iterations)
+        return optimizer._settings[self.attribute].value(optimizer._iterations.value)
 
     def set(self, optimizer: Any, value: HyperLike) -> None:
         """Sets the value from the next update on."""

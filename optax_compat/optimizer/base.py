@@ -2,8 +2,8 @@
 
 import copy
 import inspect
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, ClassVar
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, ClassVar, Self, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -25,10 +25,12 @@ from optax_compat.optimizer.checks import (
     short,
 )
 from optax_compat.optimizer.config import decode, encode
-from optax_compat.optimizer.engine import Engine, RuleEngine, TransformEngine
-from optax_compat.optimizer.hyper import Settings
+from optax_compat.optimizer.engine import Engine, Mark, RuleEngine, TransformEngine
+from optax_compat.optimizer.hyper import HyperLike, Settings
 from optax_compat.optimizer.plan import Plan
 from optax_compat.optimizer.pure import PureState, pure_init, pure_update
+from optax_compat.optimizer.selection import Selection, Selector
+from optax_compat.overlay import Overlay, commit
 from optax_compat.rules.rule import Rule
 from optax_compat.sparse import IndexedSlices
 from optax_compat.tracing import is_tracer, tracing
@@ -39,6 +41,8 @@ from optax_compat.types import (
     Updates,
 )
 from optax_compat.variable import Variable, is_ref, overlaid
+
+T = TypeVar("T")
 
 
 class Optimizer:
@@ -65,7 +69,7 @@ class Optimizer:
 
     _given: dict[str, Any]
 
-    def __new__(cls, *args: Any, **kwargs: Any) -> "Optimizer":
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         """Notes the constructor's arguments, which are the configuration."""
         self = super().__new__(cls)
         signature = inspect.signature(cls.__init__)
@@ -82,7 +86,8 @@ class Optimizer:
         return self
 
     def __init__(self, tx: Any, name: str = "Optimizer") -> None:
-        if not callable(getattr(tx, "init", None)) or not callable(getattr(tx, "update", None)):
+        is_pair = callable(getattr(tx, "init", None)) and callable(getattr(tx, "update", None))
+        if not is_pair or isinstance(tx, type):
             raise TypeError(
                 f"An Optimizer goes around a pair of pure functions. Received: tx={short(tx)}. "
                 "Pass an object with init(params) and update(grads, state, params), such as oc.adam(1e-3)."
@@ -102,13 +107,14 @@ class Optimizer:
             hypers, {attribute: getattr(type(self), attribute).name for attribute in hypers}
         )
         self._iterations = Variable(0, trainable=False, name="iterations", dtype=jnp.int32)
+        self._selection = Selection()
         self._forget_variables()
 
     def _declare(
         self, rule: Rule, name: str, constants: Mapping[str, float] | None = None, **hypers: Any
     ) -> None:
         """Gives the optimizer a rule, its fixed numbers, and its hyperparameters by attribute."""
-        self._setup(RuleEngine(rule, tuple((constants or {}).items())), name, hypers)
+        self._setup(RuleEngine((rule,), tuple((constants or {}).items())), name, hypers)
 
     def _forget_variables(self) -> None:
         self._cells = self._make_cells()
@@ -117,7 +123,12 @@ class Optimizer:
         self._watch = Watch()
 
     def _make_cells(self) -> Cells:
-        return Cells(self._engine, self.slot_spelling, self._slot_variable_name)
+        return Cells(self._engine, self.slot_spelling, self._slot_variable_name, self._mark)
+
+    def _mark(self, variable: Variable | str, shape: tuple[int, ...]) -> Mark:
+        """What is static about one variable, or leaf by path, to the algorithm."""
+        rate = self._selection.rate(variable)
+        return Mark(rates=() if rate is None else (rate,))
 
     def _slot_variable_name(self, variable_name: str, slot: str, index: int) -> str:
         return f"{variable_name}/{slot}"
@@ -140,7 +151,8 @@ class Optimizer:
     @iterations.setter
     def iterations(self, value: ArrayLike) -> None:
         count: Any = value.value if isinstance(value, Variable) else value
-        if np.shape(count) != () or not jnp.issubdtype(jnp.result_type(count), jnp.integer):
+        dtype = count.dtype if hasattr(count, "dtype") else np.asarray(count).dtype
+        if np.shape(count) != () or not jnp.issubdtype(dtype, jnp.integer):
             raise TypeError(
                 f"iterations must be an integer scalar. Received: iterations={short(count)}. Pass an int."
             )
@@ -157,6 +169,37 @@ class Optimizer:
             for cell, old, new in zip(*map(jax.tree.leaves, (cells, state, rewound)), strict=True):
                 if new is not old:
                     cell.assign(jnp.asarray(new, cell.dtype))
+
+    def set_variable_options(
+        self,
+        selector: Selector,
+        *,
+        learning_rate_multiplier: HyperLike | None = None,
+        trainable: bool | None = None,
+    ) -> None:
+        """Sets options of some variables, from the next update on. Of two selectors the later counts.
+
+        Args:
+          selector: a regular expression searched in names, a `Variable`, or a predicate of variables. In the
+            pytree and pure forms leaves go by their path.
+          learning_rate_multiplier: their learning rate is so many times the rate. A number set again for
+            the same selector compiles nothing anew.
+          trainable: False freezes them: updates leave them alone, and make no slots for them. True again.
+
+        Raises:
+          TypeError: another selector.
+        """
+        option = self._selection.option(selector)
+        if learning_rate_multiplier is not None:
+            index = [o is option for o in self._selection].index(True)
+            name = option.rate or f"learning_rate_multiplier_{index}"
+            self._settings.put(name, learning_rate_multiplier)
+            if option.rate is None:
+                option.rate = name
+                self._plans.clear()
+        if trainable is not None and trainable != option.trainable:
+            option.trainable = trainable
+            self._plans.clear()
 
     def get_name(self) -> str:
         """The name given at construction."""
@@ -238,12 +281,21 @@ class Optimizer:
         `minimize_all` computes all gradients first, as a TF1 graph did.
         """
         checked_step(global_step, self._adopt)
-        pairs = self.compute_gradients(
-            loss, var_list, gate_gradients, aggregation_method, colocate_gradients_with_ops, grad_loss
+        overlay = Overlay()  # what the loss assigns waits in it
+        pairs = overlay.run(
+            lambda: self.compute_gradients(
+                loss, var_list, gate_gradients, aggregation_method, colocate_gradients_with_ops, grad_loss
+            )
         )
         if all(g is None for g, _ in pairs):
             raise no_gradients([self._adopt(v).name for _, v in pairs], f"the loss {short(loss)}")
-        return self.apply_gradients(pairs, global_step=global_step, name=name)
+        before = [v.value for v in overlay.written]
+        commit(overlay.written, overlay.writes())
+        try:
+            return self.apply_gradients(pairs, global_step=global_step, name=name)
+        except Exception:
+            commit(overlay.written, before)
+            raise
 
     # ---- updates
 
@@ -286,6 +338,9 @@ class Optimizer:
         where = [i for i, g in enumerate(flat) if g is not None]
         if not where:
             raise no_gradients([leaf.name for leaf in leaves])
+        where = [i for i in where if not self._selection.is_frozen(leaves[i].name)]
+        if not where:
+            raise no_gradients([leaf.name for leaf in leaves], "gradients of frozen leaves only")
         grads = [self._checked_gradient(flat[i], leaves[i]) for i in where]
         arrays = [leaf.array for leaf in leaves]
         new = self._update(grads, [leaves[i].name for i in where], [arrays[i] for i in where], step)
@@ -299,6 +354,9 @@ class Optimizer:
         present = [(self._checked_gradient(g, v), v) for g, v in pairs if g is not None]
         if not present:
             raise no_gradients([v.name for _, v in pairs])
+        present = [(g, v) for g, v in present if not self._selection.is_frozen(v)]
+        if not present:
+            raise no_gradients([v.name for _, v in pairs], "gradients of frozen variables only")
         variables = [v for _, v in present]
         if len(set(variables)) != len(variables):
             twice = next(v for i, v in enumerate(variables) if v in variables[:i])
@@ -343,7 +401,9 @@ class Optimizer:
         return False
 
     def _supports_complex(self) -> bool:
-        return not isinstance(self._engine, RuleEngine) or self._engine.rule.supports_complex
+        return not isinstance(self._engine, RuleEngine) or all(
+            rule.supports_complex for rule in self._engine.rules
+        )
 
     def _adopt(self, v: Any) -> Variable:
         """The variable itself, or this optimizer's face of a raw ref."""
@@ -386,8 +446,8 @@ class Optimizer:
 
     def _build(self, variables: Sequence[Any], source: Sequence[Any]) -> Cells | None:
         """Makes the cells of variables that have none; returns what to go back to if the update fails."""
-        names = self._cells.names
-        new = [i for i, v in enumerate(variables) if v not in names]
+        known = self._cells.types
+        new = [i for i, v in enumerate(variables) if v not in known]
         if not new and self._cells.made:
             return None
         cells = self._cells.copy()
@@ -423,7 +483,7 @@ class Optimizer:
         waits = isinstance(var, Variable) and var not in self._cells.names
         if waits and any(key.startswith(f"{var.name}/") for key in self._cells.pending):
             self._build([var], [var])
-        return self._cells.slots.get(name, {}).get(var)
+        return self._cells.slots.get(name, {}).get(var) if isinstance(var, Variable | str) else None
 
     def get_slot_names(self) -> list[str]:
         """The names of the slots made so far, sorted."""
@@ -450,7 +510,7 @@ class Optimizer:
         """
         cells = self._state()
         missing = [name for name in cells if name not in state_dict]
-        extra = [name for name in state_dict if name not in cells] if self._cells.variables else []
+        extra = [name for name in state_dict if name not in cells] if self._cells.complete else []
         if missing or extra:
             raise ValueError(
                 f"Saved state must have this optimizer's names. Received: missing {missing}, extra {extra}. "
@@ -483,15 +543,14 @@ class Optimizer:
         return {name: encode(name, present.get(name, given)) for name, given in self._given.items()}
 
     @classmethod
-    def from_config(cls, config: Mapping[str, Any]) -> "Optimizer":
+    def from_config(cls, config: Mapping[str, Any]) -> Self:
         """An optimizer of this class from what `get_config` gave."""
         return cls(**{name: decode(x) for name, x in config.items()})
 
     def __getstate__(self) -> dict[str, Any]:
         """What copies and pickles carry: state goes by name, and waits for variables of these names."""
-        state = {
-            k: v for k, v in self.__dict__.items() if k not in ("_cells", "_plans", "_adopted", "_watch")
-        }
+        rebuilt = ("_cells", "_plans", "_adopted", "_watch")
+        state = {k: v for k, v in self.__dict__.items() if k not in rebuilt and not is_tracer(v)}
         return state | {
             "pending": {cell.name: cell.numpy() for cell in self._cells.all()} | self._cells.pending
         }
@@ -507,6 +566,9 @@ class Optimizer:
         twin.__setstate__(copy.deepcopy(self.__getstate__(), memo))
         return twin
 
+    def __copy__(self) -> "Optimizer":
+        return copy.deepcopy(self)
+
     def __setstate__(self, state: dict[str, Any]) -> None:
         pending = state.pop("pending")
         self.__dict__.update(state)
@@ -517,14 +579,29 @@ class Optimizer:
 
     def init(self, params: Params) -> PureState:
         """The pure form: state for a pytree of arrays, itself a pytree of arrays."""
-        return pure_init(self._engine, self._settings.values, params)
+        return pure_init(self._engine, self._settings.values, self._mark, params)
 
     def update(self, grads: Updates, state: PureState, params: Params) -> tuple[Updates, PureState]:
         """The pure form: `(updates, state)`; the facade's own state stays out of it.
 
         Gradients that are None leave their parameters and slots alone.
         """
-        return pure_update(self._engine, self._settings.values, grads, state, params)
+        return pure_update(self._engine, self._settings.values, self._mark, grads, state, params)
+
+
+def all_or_nothing(optimizers: Sequence[Optimizer], fn: Callable[[], T]) -> T:
+    """`fn()`, whose assignments take effect together; if it raises, nothing has changed, slots included."""
+    kept = [(opt, opt._cells.copy()) for opt in optimizers]
+    overlay = Overlay()
+    try:
+        result = overlay.run(fn)
+    except Exception:
+        for opt, cells in kept:
+            opt._cells = cells
+            opt._plans.clear()
+        raise
+    commit(overlay.written, overlay.writes())
+    return result
 
 
 def minimize_all(
@@ -553,12 +630,15 @@ def minimize_all(
             "Each variable must belong to one optimizer. Received: a variable twice. Give it to one of them."
         )
     first = groups[0][0]
-    checked_step(global_step, first._adopt)
-    value, pairs = first.value_and_gradients(loss, union)
-    gradient = {id(v): g for g, v in pairs}
-    updates = [(opt, [(gradient[id(v)], v) for v in variables]) for opt, variables in groups]
-    for opt, grads_and_vars in updates:
-        opt._checked_pairs(grads_and_vars)  # raises before anything is written
-    for opt, grads_and_vars in updates:
-        opt.apply_gradients(grads_and_vars, global_step=global_step if opt is updates[-1][0] else None)
-    return value
+    step = checked_step(global_step, first._adopt)
+
+    def update() -> Array:
+        value, pairs = first.value_and_gradients(loss, union)
+        gradient = {id(v): g for g, v in pairs}
+        for opt, variables in groups:
+            opt.apply_gradients([(gradient[id(v)], v) for v in variables])
+        if step is not None:
+            step.assign_add(1)
+        return value
+
+    return all_or_nothing([opt for opt, _ in groups], update)

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from optax_compat.optimizer.engine import Engine
+from optax_compat.optimizer.engine import Engine, Mark, Marks
 from optax_compat.rules.rule import Hypers
 from optax_compat.tracing import is_tracer, outside_of_traces, tracing
 from optax_compat.types import Array, PerVariable
@@ -29,8 +29,15 @@ class Cells:
       pending: saved state, by name, that waits for its cells to be made.
     """
 
-    def __init__(self, engine: Engine, spelling: Mapping[str, str], naming: SlotNaming) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        spelling: Mapping[str, str],
+        naming: SlotNaming,
+        mark: Callable[[Any, tuple[int, ...]], Mark] = lambda variable, shape: Mark(),
+    ) -> None:
         self.engine = engine
+        self.mark = mark
         self.spelling = spelling
         self.naming = naming
         self.variables: list[Any] = []
@@ -39,21 +46,53 @@ class Cells:
         self.pending: dict[str, np.ndarray] = {}
         self.shared: dict[str, Variable] = {}
         self.slots: dict[str, dict[Any, Variable]] = {}
+        self._initial: dict[Variable, np.ndarray] = {}
         self._outer: Any = None
         self._entries: list[Variable | list[Any]] = []
 
     def copy(self) -> "Cells":
         """The same cells in containers of their own: what to return to if an update fails."""
-        other = Cells(self.engine, self.spelling, self.naming)
-        other._copy_from(self)
+        other = Cells(self.engine, self.spelling, self.naming, self.mark)
+        other.variables, other.names, other.types = list(self.variables), dict(self.names), dict(self.types)
+        other.shared, other.pending = dict(self.shared), dict(self.pending)
+        other.slots = {name: dict(cells) for name, cells in self.slots.items()}
+        other._initial, other._outer = dict(self._initial), self._outer
+        other._entries = [e if isinstance(e, Variable) else list(e) for e in self._entries]
         return other
 
-    def _copy_from(self, other: "Cells") -> None:
-        self.variables, self.names, self.types = list(other.variables), dict(other.names), dict(other.types)
-        self.shared, self.pending = dict(other.shared), dict(other.pending)
-        self.slots = {name: dict(cells) for name, cells in other.slots.items()}
-        self._outer = other._outer
-        self._entries = [e if isinstance(e, Variable) else list(e) for e in other._entries]
+    # ---- cells that hooks make one by one, each with the value to which `reset` returns it
+
+    def slot(self, variable: Variable, slot: str, initial: Callable[[], Any]) -> Variable:
+        """The slot of a variable, made if it is not there."""
+        cells = self.slots.setdefault(slot, {})
+        if variable not in cells:
+            self._name(variable)
+            cell = cells[variable] = self._hand_made("", initial)
+            self._rename([variable])
+            self._restore([cell])
+        return cells[variable]
+
+    def non_slot(self, name: str, initial: Callable[[], Any]) -> Variable:
+        """The variable `name` that belongs to the optimizer, made if it is not there."""
+        if name not in self.shared:
+            self.shared[name] = self._hand_made(name, initial)
+            self._restore([self.shared[name]])
+        return self.shared[name]
+
+    def hand_made(self) -> list[Variable]:
+        """The cells that hooks have made."""
+        return list(self._initial)
+
+    def _hand_made(self, name: str, initial: Callable[[], Any]) -> Variable:
+        cell = Variable(initial, trainable=False, name=name)
+        self._initial[cell] = outside_of_traces(cell.numpy)
+        return cell
+
+    def _name(self, variable: Any) -> None:
+        if variable not in self.names:
+            self.names[variable] = unique_name(_name_of(variable), self.names.values())
+
+    # ---- the engine's
 
     def add(
         self,
@@ -71,13 +110,15 @@ class Cells:
           count: the updates applied so far.
         """
 
+        marks = [self.mark(v, tuple(x.shape)) for v, x in zip(variables, source, strict=True)]
+
         def init() -> Any:
             n = int(count._read())
-            h = hypers(n)
             arrays = [present_value(x) for x in source]
             if any(is_tracer(x) for x in arrays):
-                arrays = self._stand_ins(arrays, h)
-            state = self.engine.init(PerVariable(arrays), h)
+                arrays = self._stand_ins(arrays, hypers(n), marks)
+            h = hypers(n)
+            state = self.engine.init(PerVariable(arrays), h, marks)
             if n:
                 state = self.engine.rewind(state, h, n)
             taken = {id(x) for x in arrays}
@@ -98,7 +139,7 @@ class Cells:
                 f"structure then. Received: {len(variables)} new variables. Build all of them first."
             )
         for variable in variables:
-            self.names[variable] = unique_name(_name_of(variable), self.names.values())
+            self._name(variable)
         full = {self._path(path) for path, _ in entries}
         for i, (path, entry) in enumerate(entries):
             name = self._spell(self._path(path), full)
@@ -142,10 +183,10 @@ class Cells:
 
         outside_of_traces(fill)
 
-    def _stand_ins(self, arrays: Sequence[Array], h: Hypers) -> list[Array]:
+    def _stand_ins(self, arrays: Sequence[Array], h: Hypers, marks: Marks) -> list[Array]:
         """Zeros for parameters that are tracers, which is right while no slot starts from their values."""
         zeros = [jnp.zeros(x.shape, x.dtype) for x in arrays]
-        jaxpr = jax.make_jaxpr(lambda params: self.engine.init(params, h))(PerVariable(zeros)).jaxpr
+        jaxpr = jax.make_jaxpr(lambda params: self.engine.init(params, h, marks))(PerVariable(zeros)).jaxpr
         used = {v for eqn in jaxpr.eqns for v in eqn.invars if not hasattr(v, "val")} | set(
             v for v in jaxpr.outvars if not hasattr(v, "val")
         )
@@ -178,9 +219,7 @@ class Cells:
         return treedef.unflatten(cells)
 
     def _rename(self, variables: Sequence[Any]) -> None:
-        # JAX keeps dicts by sorted key; names count slots in the order in which the rule lists them.
-        order = [self.spelling.get(name, name) for name in self.engine.slot_names]
-        slots = sorted(self.slots, key=lambda slot: order.index(slot) if slot in order else len(order))
+        slots = self.slot_order()
         for variable in variables:
             names = [slot for slot in slots if variable in self.slots[slot]]
             for i, slot in enumerate(names):
@@ -190,6 +229,11 @@ class Cells:
     def made(self) -> bool:
         """Whether the engine's state is there, if only that of no variable."""
         return self._outer is not None
+
+    @property
+    def complete(self) -> bool:
+        """Whether an update has made cells, so that saved state can have no others."""
+        return bool(self.variables or self._initial)
 
     def of(self, variables: Sequence[Any]) -> Any:
         """The engine's state for some variables, in their order, with cells for leaves."""
@@ -201,12 +245,21 @@ class Cells:
 
     def reset(self, hypers: Callable[[int], Hypers]) -> None:
         """Sets every cell to what it was when it was made, of variables with their present values."""
-        fresh = Cells(self.engine, self.spelling, self.naming)
+        for cell, value in self._initial.items():
+            cell.assign(value)
+        if not self.made:
+            return
+        fresh = Cells(self.engine, self.spelling, self.naming, self.mark)
         source = [v if isinstance(v, Variable) else self.types[v] for v in self.variables]
         fresh.add(self.variables, source, hypers, Variable(0, trainable=False, name="iterations"))
         cells, values = (jax.tree.leaves(c.of(self.variables)) for c in (self, fresh))
         for cell, initial in zip(cells, values, strict=True):
             cell.assign(initial.numpy())
+
+    def slot_order(self) -> list[str]:
+        """The slots' names as the rule lists them; JAX keeps dicts by sorted key."""
+        order = [self.spelling.get(name, name) for name in self.engine.slot_names]
+        return sorted(self.slots, key=lambda slot: order.index(slot) if slot in order else len(order))
 
     def all(self) -> list[Variable]:
         """Every cell: the shared ones, then slot by slot."""

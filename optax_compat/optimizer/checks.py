@@ -15,7 +15,8 @@ from optax_compat.variable import Variable, is_ref
 def short(x: Any) -> str:
     """A short description of anything, for error messages."""
     if hasattr(x, "shape") and hasattr(x, "dtype"):
-        return f"{type(x).__name__} of shape {tuple(x.shape)} and dtype {x.dtype}"
+        name = f" {x.name!r}" if isinstance(x, Variable) else ""
+        return f"{type(x).__name__}{name} of shape {tuple(x.shape)} and dtype {x.dtype}"
     text = repr(x)
     return text if len(text) <= 100 else text[:97] + "..."
 
@@ -23,12 +24,13 @@ def short(x: Any) -> str:
 def pairs_of(grads_and_vars: Any) -> list[tuple[Any, Any]]:
     """The pairs of any iterable, one-shot iterators included."""
     try:
-        pairs = list(grads_and_vars)
+        iterator = iter(grads_and_vars)
     except TypeError:
         raise TypeError(
             f"grads_and_vars must be an iterable of pairs. Received: {short(grads_and_vars)}. "
             "Pass zip(gradients, variables)."
         ) from None
+    pairs = list(iterator)
     if not pairs:
         raise ValueError("No variables provided. Received: no pairs. Pass zip(gradients, variables).")
     for pair in pairs:

@@ -6,9 +6,11 @@ arrays in the order in which it returns them, and donates them, so that XLA upda
 """
 
 import functools
-from collections.abc import Callable, Sequence
+import math
+from collections import ChainMap
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -20,20 +22,41 @@ from optax_compat.types import Array, GradientTransformation, OptState, PerVaria
 from optax_compat.variable import Variable
 
 
+@dataclass(frozen=True)
+class Mark:
+    """What is static about one variable.
+
+    Attributes:
+      rule: which of the engine's rules updates it.
+      rates: hyperparameters that multiply its learning rate.
+      decay: a hyperparameter by which a window decays it, or None.
+    """
+
+    rule: int = 0
+    rates: tuple[str, ...] = ()
+    decay: str | None = None
+
+
+Marks: TypeAlias = Sequence[Mark]
+
+
 class Engine(Protocol):
-    """A pure algorithm that updates parameters; hashable by what it does."""
+    """A pure algorithm that updates parameters; hashable by what it does.
+
+    `marks` tells what is static about each parameter.
+    """
 
     @property
     def slot_names(self) -> tuple[str, ...]:
         """The names of the slots in the order of their making, where there is one."""
         ...
 
-    def init(self, params: PerVariable, h: Hypers) -> OptState:
+    def init(self, params: PerVariable, h: Hypers, marks: Marks) -> OptState:
         """The state for `params`; wherever it mirrors them it holds a `PerVariable`."""
         ...
 
     def update(
-        self, grads: PerVariable, state: OptState, params: PerVariable, h: Hypers, count: Any
+        self, grads: PerVariable, state: OptState, params: PerVariable, h: Hypers, count: Any, marks: Marks
     ) -> tuple[PerVariable, OptState]:
         """The new parameters and the new state, of the old structure and dtypes."""
         ...
@@ -45,45 +68,74 @@ class Engine(Protocol):
 
 @dataclass(frozen=True)
 class RuleEngine:
-    """A rule, with the numbers that are fixed when its slots are made."""
+    """Rules, one for each variable by its mark, with the numbers that are fixed when slots are made."""
 
-    rule: Rule
+    rules: tuple[Rule, ...]
     constants: tuple[tuple[str, float], ...] = ()
 
     @property
     def slot_names(self) -> tuple[str, ...]:
         """See `Engine`."""
-        return self.rule.slot_names
+        return tuple(dict.fromkeys(name for rule in self.rules for name in rule.slot_names))
 
-    def init(self, params: PerVariable, h: Hypers) -> OptState:
-        """See `Engine`."""
-        h = dict(h) | dict(self.constants)
-        slots = [self.rule.init(w, h) for w in params]
+    def init(self, params: PerVariable, h: Hypers, marks: Marks) -> OptState:
+        """See `Engine`; a slot that a variable's rule does not have is None."""
+        numbers = ChainMap(dict(self.constants), h)  # pyright: ignore[reportArgumentType]
+        slots = [
+            self.rules[m.rule].init(w, numbers) if self.rules else {}
+            for w, m in zip(params, marks, strict=True)
+        ]
         return {
-            "shared": self.rule.init_shared(h),
-            "slots": {name: PerVariable(s[name] for s in slots) for name in self.rule.slot_names},
+            "shared": self._shared(numbers, 0),
+            "slots": {name: PerVariable(s.get(name) for s in slots) for name in self.slot_names},
         }
 
     def update(
-        self, grads: PerVariable, state: OptState, params: PerVariable, h: Hypers, count: Any
+        self, grads: PerVariable, state: OptState, params: PerVariable, h: Hypers, count: Any, marks: Marks
     ) -> tuple[PerVariable, OptState]:
-        """See `Engine`."""
+        """See `Engine`. A gradient of None leaves its variable and slots alone."""
         columns: dict[str, PerVariable] = state["slots"]
-        slots = [{name: column[i] for name, column in columns.items()} for i in range(len(params))]
-        results, slots, shared = run_rule(self.rule, grads, params, slots, state["shared"], h, count)
-        new = []
-        for w, result in zip(params, results, strict=True):
-            assert result is not None
-            value = result if self.rule.replaces else w.astype(result.dtype) + result
-            new.append(value.astype(w.dtype))
+        slots = [{name: c[i] for name, c in columns.items() if c[i] is not None} for i in range(len(params))]
+        shared = dict(state["shared"])
+        new = list(params)
+        groups: dict[tuple[int, tuple[str, ...]], list[int]] = {}
+        for i, mark in enumerate(marks):
+            if grads[i] is not None:
+                groups.setdefault((mark.rule, mark.rates), []).append(i)
+        for (r, rates), where in groups.items():
+            rule = self.rules[r]
+            results, new_slots, new_shared = run_rule(
+                rule,
+                [grads[i] for i in where],
+                [params[i] for i in where],
+                [slots[i] for i in where],
+                state["shared"],
+                dict(h) | {"lr": math.prod([h[rate] for rate in rates], start=h["lr"])} if rates else h,
+                count,
+            )
+            shared |= new_shared
+            for i, result, s in zip(where, results, new_slots, strict=True):
+                assert result is not None
+                value = result if rule.replaces else params[i].astype(result.dtype) + result
+                new[i], slots[i] = value.astype(params[i].dtype), s
         return PerVariable(new), {
             "shared": shared,
-            "slots": {name: PerVariable(s[name] for s in slots) for name in columns},
+            "slots": {name: PerVariable(s.get(name) for s in slots) for name in columns},
         }
 
     def rewind(self, state: OptState, h: Hypers, count: Any) -> OptState:
         """See `Engine`."""
-        return state | {"shared": self.rule.init_shared(dict(h) | dict(self.constants), count)}
+        return state | {"shared": self._shared(dict(h) | dict(self.constants), count)}
+
+    def finish(self, shared: Mapping[str, Array], h: Hypers, count: Any) -> dict[str, Array]:
+        """The shared state after the update that follows `count` updates."""
+        new = dict(shared)
+        for rule in self.rules:
+            new |= rule.finish(shared, h, count)
+        return new
+
+    def _shared(self, h: Hypers, count: Any) -> dict[str, Array]:
+        return {name: x for rule in self.rules for name, x in rule.init_shared(h, count).items()}
 
 
 @dataclass(frozen=True)
@@ -93,15 +145,19 @@ class TransformEngine:
     tx: GradientTransformation
     slot_names: tuple[str, ...] = ()
 
-    def init(self, params: PerVariable, h: Hypers) -> OptState:
+    def init(self, params: PerVariable, h: Hypers, marks: Marks) -> OptState:
         """See `Engine`."""
         return self.tx.init(params)
 
     def update(
-        self, grads: PerVariable, state: OptState, params: PerVariable, h: Hypers, count: Any
+        self, grads: PerVariable, state: OptState, params: PerVariable, h: Hypers, count: Any, marks: Marks
     ) -> tuple[PerVariable, OptState]:
         """See `Engine`."""
         updates, state = self.tx.update(grads, state, params)
+        updates = [
+            u if u is None else math.prod([h[rate].astype(u.dtype) for rate in mark.rates], start=u)
+            for u, mark in zip(updates, marks, strict=True)
+        ]
         new = [w if u is None else (w + u).astype(w.dtype) for w, u in zip(params, updates, strict=True)]
         return PerVariable(new), state
 
@@ -142,6 +198,7 @@ class Program:
     cells: tuple[Cell, ...]
     hypers: tuple[HyperSource, ...]
     constraints: tuple[Callable[[Array], Array] | None, ...]
+    marks: tuple[Mark, ...]
     n_state: int
     has_global_step: bool
     params_are_cells: bool
@@ -165,7 +222,7 @@ class Program:
         for source in self.hypers:
             values = {"cell": cells, "operand": operands, "count": [count]}[source.kind]
             h[source.name] = evaluate(source.schedule, values[source.index])
-        new, new_state = self.engine.update(PerVariable(grads), state, PerVariable(old), h, count)
+        new, new_state = self.engine.update(PerVariable(grads), state, PerVariable(old), h, count, self.marks)
         leaves, layout = jax.tree.flatten(new_state)
         if layout != self.layout:
             raise ValueError(

@@ -1,5 +1,6 @@
 """Hyperparameters: numbers, schedules, callables and variables behind one face."""
 
+import functools
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from optax_compat.schedules import BoundSchedule
+from optax_compat.schedules import BoundSchedule, read
 from optax_compat.tracing import is_tracer, outside_of_traces
 from optax_compat.types import Array, Schedule
 from optax_compat.variable import Variable, is_ref
@@ -53,7 +54,9 @@ class Setting:
         if self.cell is None:
             return np.asarray(self.value(count))[()]
         value = self.cell.numpy()
-        is_given = not is_tracer(self.given) and np.asarray(self.given, value.dtype) == value
+        # What was given in a trace is of no use outside of it, and None.
+        known = self.given is not None and not is_tracer(self.given)
+        is_given = known and np.asarray(self.given, value.dtype) == value
         return self.given if is_given else value[()]
 
 
@@ -75,12 +78,34 @@ class Settings:
     def __iter__(self) -> Iterator[Setting]:
         return iter(self._by_attribute.values())
 
+    def put(self, attribute: str, given: Any) -> None:
+        """Sets one, which is made if it is new; the rule then knows it by the same name."""
+        if attribute in self._by_attribute:
+            self.set(attribute, given)
+            return
+        self._by_attribute[attribute] = setting(attribute, given)
+        self._rule_names = dict(self._rule_names) | {attribute: attribute}
+        self.version += 1
+
+    def restrict(self, given: Mapping[str, Any], rule_names: Mapping[str, str]) -> None:
+        """Makes these the hyperparameters: those there are stay as they are, others are made or dropped."""
+        made = {a: setting(a, x) for a, x in given.items() if a not in self._by_attribute}
+        self._by_attribute = {a: made.get(a) or self._by_attribute[a] for a in given}
+        self._rule_names = rule_names
+        self.version += 1
+
     def set(self, attribute: str, given: Any) -> None:
         """Sets one: a number in the place of a number is written to its cell, in its dtype."""
         old, new = self._by_attribute[attribute], setting(attribute, given)
         if old.cell is not None and new.cell is not None:
-            old.cell.assign(jnp.asarray(new.cell.value, old.cell.dtype))
-            new = Setting(given, None, old.cell, old.cell)
+            number = given if type(given) in (int, float) else new.cell.value
+            old.cell.assign(jnp.asarray(number, old.cell.dtype))
+            new = Setting(None if is_tracer(given) else given, None, old.cell, old.cell)
+        elif is_tracer(given):
+            raise TypeError(
+                f"A traced value can be set where a number is. Received: {attribute}={given} in the place of "
+                f"{old.given}. Set a number first, outside of the traced function."
+            )
         else:
             self.version += 1
         self._by_attribute[attribute] = new
@@ -89,18 +114,39 @@ class Settings:
         """The settings by the names that the rule knows them by."""
         return {self._rule_names[attribute]: s for attribute, s in self._by_attribute.items()}
 
-    def values(self, count: ArrayLike) -> dict[str, Array]:
+    def values(self, count: ArrayLike) -> "Values":
         """What the rule takes at the update that follows `count` updates."""
-        return {name: s.value(count) for name, s in self.by_rule_name().items()}
+        return Values(self.by_rule_name(), count)
 
     def present(self, count: ArrayLike) -> dict[str, Any]:
         """What stands for them in a configuration, by attribute."""
         return {attribute: s.present(count) for attribute, s in self._by_attribute.items()}
 
 
+class Values(Mapping[str, Array]):
+    """Hyperparameters at one update, each evaluated once, when it is first asked for."""
+
+    def __init__(self, settings: Mapping[str, Setting], count: ArrayLike) -> None:
+        self._settings, self._count = settings, count
+        self._known: dict[str, Array] = {}
+
+    def __getitem__(self, name: str) -> Array:
+        if name not in self._known:
+            self._known[name] = self._settings[name].value(self._count)
+        return self._known[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._settings)
+
+    def __len__(self) -> int:
+        return len(self._settings)
+
+
 def evaluate(schedule: Schedule | None, x: Any) -> Array:
     """A setting's value from its source's."""
-    return as_number(x if schedule is None else schedule(x))
+    value = as_number(x if schedule is None else schedule(x))
+    check_kind("A hyperparameter", value.shape, value.dtype)
+    return value
 
 
 def as_number(x: Any) -> Array:
@@ -126,37 +172,53 @@ def setting(name: str, given: Any) -> Setting:
       TypeError: not a number, schedule, callable, variable or ref.
       ValueError: NaN, or not a scalar.
     """
-    if isinstance(given, Variable):
-        return Setting(given, None, given)
-    if is_ref(given):
-        return Setting(given, None, lambda: given[...])
+    if isinstance(given, Variable) or is_ref(given):
+        check_kind(name, given.shape, given.dtype)
+        return Setting(given, None, _source(given))
     if isinstance(given, BoundSchedule):
-        step = given.step
-        source = step if isinstance(step, Variable) else lambda: step[...] if is_ref(step) else step
-        return Setting(given, given.schedule, source)
+        return Setting(given, given.schedule, _source(given.step))
     if callable(given):
         schedule: Any = given
         return Setting(given, None, given) if _takes_nothing(given) else Setting(given, schedule, None)
     if given is None or isinstance(given, str | bytes):
-        raise TypeError(
-            f"{name} must be a number, a schedule of the step, a function of no arguments or a Variable. "
-            f"Received: {name}={given!r}. Pass one of these."
-        )
-    number = outside_of_traces(lambda: as_number(given)) if not is_tracer(given) else as_number(given)
+        raise _no_hyper(name, given)
+    try:
+        number = outside_of_traces(lambda: as_number(given)) if not is_tracer(given) else as_number(given)
+    except (TypeError, ValueError):
+        raise _no_hyper(name, given) from None
     check_number(name, number)
     cell = Variable._of_array(number, name)
     return Setting(given, None, cell, cell)
 
 
-def check_number(name: str, number: Array) -> None:
-    """Raises ValueError for a number that cannot be a hyperparameter: NaN, or not a scalar."""
-    if number.shape != ():
+def _source(x: Any) -> Variable | Callable[[], Any]:
+    if isinstance(x, Variable):
+        return x
+    # A partial of a number pickles; a ref is neither pickled nor copied.
+    return (lambda: x[...]) if is_ref(x) else functools.partial(read, x)
+
+
+def _no_hyper(name: str, given: Any) -> TypeError:
+    return TypeError(
+        f"{name} must be a number, a schedule of the step, a function of no arguments or a Variable. "
+        f"Received: {name}={given!r}. Pass one of these."
+    )
+
+
+def check_kind(name: str, shape: tuple[int, ...], dtype: Any) -> None:
+    """Raises ValueError for what is no scalar, TypeError for a complex one."""
+    if tuple(shape) != ():
         raise ValueError(
-            f"{name} must be a scalar. Received: an array of shape {tuple(number.shape)}. "
+            f"{name} must be a scalar. Received: an array of shape {tuple(shape)}. "
             "Use one optimizer, or a schedule, for each value."
         )
-    if jnp.issubdtype(number.dtype, jnp.complexfloating):
-        raise TypeError(f"{name} must be real. Received: dtype={number.dtype}. Take the real part.")
+    if jnp.issubdtype(dtype, jnp.complexfloating):
+        raise TypeError(f"{name} must be real. Received: dtype={dtype}. Take the real part.")
+
+
+def check_number(name: str, number: Array) -> None:
+    """Raises ValueError for a number that cannot be a hyperparameter: NaN, or not a scalar."""
+    check_kind(name, number.shape, number.dtype)
     if not is_tracer(number) and np.isnan(np.asarray(number)):
         raise ValueError(f"{name} must be a number. Received: {name}=nan. Pass a finite value.")
 

@@ -11,7 +11,7 @@ from optax_compat.optimizer.engine import Cell, HyperSource, Program, compiled, 
 from optax_compat.optimizer.hyper import Settings, as_number
 from optax_compat.tracing import tracing
 from optax_compat.types import Array
-from optax_compat.variable import Variable, promote, promotions
+from optax_compat.variable import Variable, changes, promote
 
 
 class Plan:
@@ -33,12 +33,13 @@ class Plan:
             self._written.append(global_step)
         self._n_state = len(leaves)
         self._params_are_cells = bool(params)
-        self._constraints = tuple(v.constraint if isinstance(v, Variable) else None for v in variables)
+        self._params = variables
+        self._marks = tuple(cells.mark(v, cells.types[v].shape) for v in variables)
         self._seen: Any = None
 
     def _refresh(self, settings: Settings) -> None:
         """Makes the program anew if a cell has become a ref, or a hyperparameter another kind of thing."""
-        seen = (settings.version, promotions())
+        seen = (settings.version, changes())
         if self._seen == seen:
             return
         cells = list(self._written)
@@ -55,6 +56,7 @@ class Plan:
             else:
                 sources.append(HyperSource(name, s.schedule, "operand", len(self._operands)))
                 self._operands.append(s.source)
+        constraints = tuple(v.constraint if isinstance(v, Variable) else None for v in self._params)
         kinds: tuple[Cell, ...] = tuple(kind_of(v, i < len(self._written)) for i, v in enumerate(cells))
         by_kind: dict[str, list[Variable]] = {"donated": [], "kept": [], "ref": []}
         for v, kind in zip(cells, kinds, strict=True):
@@ -66,10 +68,11 @@ class Plan:
             layout=self._layout,
             cells=kinds,
             hypers=tuple(sources),
-            constraints=self._constraints,
+            constraints=constraints,
+            marks=self._marks,
             n_state=self._n_state,
             has_global_step=len(self._written)
-            > len(self._constraints) * self._params_are_cells + self._n_state + 1,
+            > len(constraints) * self._params_are_cells + self._n_state + 1,
             params_are_cells=self._params_are_cells,
         )
         self._seen = seen
@@ -103,7 +106,9 @@ class Plan:
         self._refresh(settings)
         operands = [as_number(source()) for source in self._operands]
         cells = [v.value for v in self._cells]
-        new_cells, new = run(self._program, cells, leaves, [jnp.asarray(g) for g in grads], operands)
+        new_cells, new = run(
+            self._program, cells, leaves, [None if g is None else jnp.asarray(g) for g in grads], operands
+        )
         for v, x in zip(self._written, new_cells, strict=True):
             v.assign(x)
         return new

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from optax_compat.optimizer.checks import flatten_like, leaves_of
-from optax_compat.optimizer.engine import Engine
+from optax_compat.optimizer.engine import Engine, Mark
 from optax_compat.rules.rule import Hypers
 from optax_compat.types import Array, OptState, Params, PerVariable, Updates, next_count
 
@@ -27,15 +27,26 @@ class PureState:
     inner: OptState
 
 
-def pure_init(engine: Engine, hypers: Callable[[Any], Hypers], params: Params) -> PureState:
+def pure_init(
+    engine: Engine,
+    hypers: Callable[[Any], Hypers],
+    mark: Callable[[str, tuple[int, ...]], Mark],
+    params: Params,
+) -> PureState:
     """The state for a pytree of arrays, which may be empty."""
     leaves = leaves_of(params)[0] if jax.tree.leaves(params) else []
     count = jnp.zeros((), jnp.int32)
-    return PureState(count, engine.init(PerVariable(leaf.array for leaf in leaves), hypers(count)))
+    marks = [mark(leaf.name, leaf.array.shape) for leaf in leaves]
+    return PureState(count, engine.init(PerVariable(leaf.array for leaf in leaves), hypers(count), marks))
 
 
 def pure_update(
-    engine: Engine, hypers: Callable[[Any], Hypers], grads: Updates, state: PureState, params: Params
+    engine: Engine,
+    hypers: Callable[[Any], Hypers],
+    mark: Callable[[str, tuple[int, ...]], Mark],
+    grads: Updates,
+    state: PureState,
+    params: Params,
 ) -> tuple[Updates, PureState]:
     """The updates of the parameters, None where the gradient is, and the new state."""
     if not jax.tree.leaves(params):
@@ -46,7 +57,8 @@ def pure_update(
     old = PerVariable(leaves[i].array for i in where)
     given = PerVariable(jnp.asarray(flat[i]) for i in where)
     inner = _map_rows(lambda rows: PerVariable(rows[i] for i in where), state.inner)
-    new, new_inner = engine.update(given, inner, old, hypers(state.count), state.count)
+    marks = [mark(leaves[i].name, leaves[i].array.shape) for i in where]
+    new, new_inner = engine.update(given, inner, old, hypers(state.count), state.count, marks)
 
     def merge(rows: PerVariable, new_rows: PerVariable) -> PerVariable:
         changed = dict(zip(where, new_rows, strict=True))

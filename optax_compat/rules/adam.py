@@ -90,7 +90,7 @@ class Adam(Rule):
             first = mu / c.correction1
         return -c.lr * (first / (jnp.sqrt(second + c.eps_root) + c.eps)), new
 
-    def finish(self, shared: Mapping[str, Array], h: Hypers) -> dict[str, Array]:
+    def finish(self, shared: Mapping[str, Array], h: Hypers, count: Any) -> dict[str, Array]:
         if self.powers == "computed":
             return {}
         return {"b1_power": shared["b1_power"] * h["b1"], "b2_power": shared["b2_power"] * h["b2"]}

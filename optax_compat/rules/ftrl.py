@@ -1,6 +1,8 @@
 """Follow the regularised leader, proximal (McMahan et al. 2013, "Ad Click Prediction")."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any, Literal
 
 import jax.numpy as jnp
 
@@ -13,17 +15,22 @@ class Ftrl(Rule):
 
     ::
 
-        p = -power;  l2' = l2 + beta / (2 lr);  n starting at `initial`
+        p = -power;  n starting at `initial`
+        "guarded"  l2' = l2 + beta / (2 max(lr, 1e-36))     TF1
+        "plain"    l2' = l2 + beta / (2 lr)                 Keras
         n' = n + g^2                                    the raw g
         z <- z + g + 2 shrinkage w - (n'^p - n^p) / lr w
         w <- (sgn(z) l1 - z) / (n'^p / lr + 2 l2')      where |z| > l1, else 0
         n <- n'
 
-    `w` is made anew from the slots: its initial value enters only through `z`. Source: TF1
-    `FtrlOptimizer`, Keras `Ftrl`; TF1 guards the division in `l2'` by `max(lr, 1e-36)`.
+    `w` is made anew from the slots: its initial value enters only through `z`. TF1 makes `l2'` in the dtype
+    of the hyperparameters, which is float32 for float64 parameters too; Keras in the parameter's.
+    Source: TF1 `FtrlOptimizer`; Keras `Ftrl`, which writes `clip(z, -l1, l1) - z` for the same numbers.
     """
 
     replaces = True
+
+    beta: Literal["guarded", "plain"] = "guarded"
 
     @property
     def slot_names(self) -> tuple[str, ...]:
@@ -33,8 +40,15 @@ class Ftrl(Rule):
         return {"n": jnp.full_like(w, h["initial"]), "z": jnp.zeros_like(w)}
 
     def combine(self, h: Hypers) -> Hypers:
-        # TF1 adds beta in the dtype of the hyperparameters: float32, also for float64 variables.
+        if self.beta == "plain":
+            return h
         return dict(h) | {"l2_all": h["l2"] + h["beta"] / (2 * jnp.maximum(h["lr"], 1e-36))}
+
+    def prepare(self, h: Hypers, shared: Mapping[str, Any], count: Any) -> Scalars:
+        c = Scalars(**h)
+        if self.beta == "plain":
+            c.l2_all = h["l2"] + h["beta"] / (2 * h["lr"])
+        return c
 
     def update(self, g: Array, w: Array, s: Slots, c: Scalars) -> tuple[Array, Slots]:
         n = s["n"] + g * g

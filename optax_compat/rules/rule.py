@@ -68,6 +68,6 @@ class Rule:
         """The change of `w` (or its new value, see `replaces`) and the new slots."""
         raise NotImplementedError
 
-    def finish(self, shared: Mapping[str, Array], h: Hypers) -> dict[str, Array]:
-        """The shared state after the update of all variables."""
+    def finish(self, shared: Mapping[str, Array], h: Hypers, count: Any) -> dict[str, Array]:
+        """The shared state after the update of all variables that follows `count` updates."""
         return dict(shared)

@@ -7,10 +7,9 @@ import jax.numpy as jnp
 
 from optax_compat.optimizer.attributes import Hyper
 from optax_compat.optimizer.base import Optimizer as BaseOptimizer
-from optax_compat.optimizer.cells import Cells
 from optax_compat.optimizer.hyper import Setting, setting
 from optax_compat.rules.rule import Rule
-from optax_compat.tf1.hooks import ByHooks, HandMadeCells, Hooks, all_or_nothing
+from optax_compat.tf1.hooks import ByHooks, Hooks, counted
 from optax_compat.variable import Variable
 
 
@@ -62,18 +61,13 @@ class Optimizer(Hooks, BaseOptimizer):
         super().__init_subclass__(**kwargs)
         own = cls.__dict__.get("apply_gradients")
         if own is not None:
-            cls.apply_gradients = all_or_nothing(own)
+            cls.apply_gradients = counted(own)
 
     def _declare(
         self, rule: Rule, name: str, constants: Mapping[str, float] | None = None, **hypers: Any
     ) -> None:
         self._use_locking = self._given.get("use_locking", False)
         super()._declare(rule, name, constants, **hypers)
-
-    def _make_cells(self) -> Cells:
-        if isinstance(self._engine, ByHooks):
-            return HandMadeCells(self._slot_variable_name)
-        return super()._make_cells()
 
     def _slot_variable_name(self, variable_name: str, slot: str, index: int) -> str:
         return f"{variable_name}/{self._name}" + (f"_{index}" if index else "")

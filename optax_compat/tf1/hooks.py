@@ -7,18 +7,17 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from optax_compat.optimizer.base import Optimizer as BaseOptimizer
-from optax_compat.optimizer.cells import Cells, SlotNaming, unique_name
+from optax_compat.optimizer.base import all_or_nothing
+from optax_compat.optimizer.cells import Cells
 from optax_compat.optimizer.checks import checked_step, pairs_of
-from optax_compat.optimizer.engine import RuleEngine
-from optax_compat.overlay import Overlay, commit
+from optax_compat.optimizer.engine import Marks, RuleEngine
 from optax_compat.rules.rule import Hypers
 from optax_compat.sparse import IndexedSlices
 from optax_compat.tracing import is_tracer, outside_of_traces
 from optax_compat.types import Array, DType, OptState, PerVariable
-from optax_compat.variable import Variable
+from optax_compat.variable import Variable, here
 
 
 class ByHooks:
@@ -26,7 +25,7 @@ class ByHooks:
 
     slot_names: tuple[str, ...] = ()
 
-    def init(self, params: PerVariable, h: Hypers) -> OptState:
+    def init(self, params: PerVariable, h: Hypers, marks: Marks) -> OptState:
         """Raises NotImplementedError."""
         raise NotImplementedError(
             "An optimizer that updates variables through hooks has no pure form. Received: a call of init or "
@@ -34,58 +33,14 @@ class ByHooks:
         )
 
     def update(
-        self, grads: PerVariable, state: OptState, params: PerVariable, h: Hypers, count: Any
+        self, grads: PerVariable, state: OptState, params: PerVariable, h: Hypers, count: Any, marks: Marks
     ) -> tuple[PerVariable, OptState]:
         """Raises NotImplementedError."""
-        return params, self.init(params, h)
+        return params, self.init(params, h, marks)
 
     def rewind(self, state: OptState, h: Hypers, count: Any) -> OptState:
         """See `Engine`."""
         return state
-
-
-class HandMadeCells(Cells):
-    """Cells that hooks make one by one, each with the value to which `reset` returns it."""
-
-    def __init__(self, naming: SlotNaming) -> None:
-        super().__init__(ByHooks(), {}, naming)
-        self.initial: dict[Variable, np.ndarray] = {}
-
-    def copy(self) -> "HandMadeCells":
-        """See `Cells`."""
-        other = HandMadeCells(self.naming)
-        other._copy_from(self)
-        other.initial = dict(self.initial)
-        return other
-
-    def slot(self, variable: Variable, slot: str, initial: Callable[[], Any]) -> Variable:
-        """The slot of a variable, made if it is not there."""
-        cells = self.slots.setdefault(slot, {})
-        if variable not in cells:
-            if variable not in self.names:
-                self.names[variable] = unique_name(variable.name, self.names.values())
-                self.variables.append(variable)
-            cell = cells[variable] = self._new("", initial)
-            self._rename([variable])
-            self._restore([cell])
-        return cells[variable]
-
-    def non_slot(self, name: str, initial: Callable[[], Any]) -> Variable:
-        """The variable `name` that belongs to the optimizer, made if it is not there."""
-        if name not in self.shared:
-            self.shared[name] = self._new(name, initial)
-            self._restore([self.shared[name]])
-        return self.shared[name]
-
-    def _new(self, name: str, initial: Callable[[], Any]) -> Variable:
-        cell = Variable(initial, trainable=False, name=name)
-        self.initial[cell] = outside_of_traces(cell.numpy)
-        return cell
-
-    def reset(self, hypers: Any) -> None:
-        """See `Cells`."""
-        for cell, value in self.initial.items():
-            cell.assign(value)
 
 
 class _Active(threading.local):
@@ -100,26 +55,22 @@ def active_optimizer() -> "Hooks | None":
     return _active.optimizer
 
 
-def all_or_nothing(apply_gradients: Callable[..., Any]) -> Callable[..., Any]:
-    """An `apply_gradients` whose assignments take effect together, or not at all if it raises."""
+def counted(apply_gradients: Callable[..., Any]) -> Callable[..., Any]:
+    """An `apply_gradients` that is all or nothing, and counts as an update."""
 
     @functools.wraps(apply_gradients)
     def run(self: "Hooks", *args: Any, **kwargs: Any) -> Any:
+        def update() -> Any:
+            result = apply_gradients(self, *args, **kwargs)
+            if self._iterations not in here.overlay.written:
+                self._iterations.assign_add(1)
+            return result
+
         outer, _active.optimizer = _active.optimizer, self
-        cells = self._cells.copy()
-        overlay = Overlay()
         try:
-            result = overlay.run(lambda: apply_gradients(self, *args, **kwargs))
-            if self._iterations not in overlay.written:
-                overlay.run(lambda: self._iterations.assign_add(1))
-        except Exception:
-            self._cells = cells
-            self._plans.clear()
-            raise
+            return all_or_nothing([self], update)
         finally:
             _active.optimizer = outer
-        commit(overlay.written, overlay.writes())
-        return result
 
     return run
 
@@ -156,17 +107,34 @@ class Hooks(BaseOptimizer):
             )
         step = checked_step(global_step, self._adopt)
         pairs = pairs_of(grads_and_vars)
-        return all_or_nothing(Hooks._call_hooks)(self, pairs, step)
+        return counted(Hooks._call_hooks)(self, pairs, step)
 
     def _call_hooks(self, pairs: Sequence[tuple[Any, Any]], step: Variable | None) -> Array:
         grads, variables = self._checked_pairs(pairs)
-        self._create_slots(variables)
+        self._build_by_hook(variables)
         self._prepare()
         update_ops = [self._update_by_hook(g, v) for g, v in zip(grads, variables, strict=True)]
         self._finish(update_ops, self._name)
         if step is not None:
             step.assign_add(1)
         return self._iterations.assign_add(1)
+
+    def _build(self, variables: Sequence[Any], source: Sequence[Any]) -> Cells | None:
+        if isinstance(self._engine, ByHooks):
+            self._build_by_hook(variables)
+            return None
+        return super()._build(variables, source)
+
+    def _build_by_hook(self, variables: Sequence[Variable]) -> None:
+        def create() -> None:
+            _active.optimizer = self  # of this thread, which may be a new one
+            self._create_slots(variables)
+
+        outer = _active.optimizer
+        try:
+            outside_of_traces(create)
+        finally:
+            _active.optimizer = outer
 
     def _update_by_hook(self, g: Any, v: Variable) -> Any:
         if isinstance(g, IndexedSlices):
@@ -209,7 +177,12 @@ class Hooks(BaseOptimizer):
         state = jax.tree.map(lambda cell: cell.value, cells)
         count = self.iterations
         new, new_state = self._engine.update(
-            PerVariable([grad]), state, PerVariable([var.value]), self._settings.values(count), count
+            PerVariable([grad]),
+            state,
+            PerVariable([var.value]),
+            self._settings.values(count),
+            count,
+            [self._mark(var, var.shape)],
         )
         for cell, x in zip(*(jax.tree.leaves(s["slots"]) for s in (cells, new_state)), strict=True):
             cell.assign(x)
@@ -241,7 +214,8 @@ class Hooks(BaseOptimizer):
         if isinstance(self._engine, RuleEngine):
             cells = self._cells.of([])["shared"]
             shared = {name: cell.value for name, cell in cells.items()}
-            for name, x in self._engine.rule.finish(shared, self._settings.values(self.iterations)).items():
+            count = self.iterations
+            for name, x in self._engine.finish(shared, self._settings.values(count), count).items():
                 cells[name].assign(x)
 
     # ---- what hooks call
@@ -252,21 +226,21 @@ class Hooks(BaseOptimizer):
 
     def _zeros_slot(self, var: Variable, slot_name: str, op_name: str) -> Variable:
         """The slot of `var`, made with zeros of its shape and dtype if it is not there."""
-        return self._own_cells().slot(var, slot_name, lambda: jnp.zeros(var.shape, var.dtype))
+        return self._cells.slot(var, slot_name, lambda: jnp.zeros(var.shape, var.dtype))
 
     def _get_or_make_slot(self, var: Variable, val: Any, slot_name: str, op_name: str) -> Variable:
         """The slot of `var`, made with the value `val` if it is not there."""
-        return self._own_cells().slot(var, slot_name, lambda: _concrete(val, slot_name))
+        return self._cells.slot(var, slot_name, lambda: _concrete(val, slot_name))
 
     def _get_or_make_slot_with_initializer(
         self, var: Variable, initializer: Any, shape: Any, dtype: DType, slot_name: str, op_name: str
     ) -> Variable:
         """The slot of `var`, made with `initializer(shape, dtype)` if it is not there."""
-        return self._own_cells().slot(var, slot_name, lambda: initializer(tuple(shape), dtype))
+        return self._cells.slot(var, slot_name, lambda: initializer(tuple(shape), dtype))
 
     def _create_non_slot_variable(self, initial_value: Any, name: str, colocate_with: Any = None) -> Variable:
         """The variable `name` of this optimizer, made with `initial_value` if it is not there."""
-        return self._own_cells().non_slot(name, lambda: _concrete(initial_value, name))
+        return self._cells.non_slot(name, lambda: _concrete(initial_value, name))
 
     def _get_non_slot_variable(self, name: str, graph: Any = None) -> Variable | None:
         """The variable `name` of this optimizer, or None."""
@@ -275,14 +249,6 @@ class Hooks(BaseOptimizer):
     def _non_slot_variables(self) -> list[Variable]:
         """All variables of this optimizer that are no slots."""
         return list(self._cells.shared.values())
-
-    def _own_cells(self) -> HandMadeCells:
-        if not isinstance(self._cells, HandMadeCells):
-            raise NotImplementedError(
-                f"Slots of {type(self).__name__} are those of its rule. Received: a hook that makes another. "
-                "Derive from tf1.Optimizer and make all slots by hooks."
-            )
-        return self._cells
 
 
 def _concrete(value: Any, name: str) -> Any:

@@ -1,8 +1,9 @@
-"""Records the golden files beside it from TensorFlow and optax: `python tests/golden/make.py`.
+"""Records the golden files beside it from TensorFlow, optax and Keras: `python tests/golden/make.py`.
 
-Needs the `parity` extra (tensorflow-cpu, optax); the tests that read the files need neither. Overwrites
-`*.npz` and `metadata.json`, which `tests/golden_files.py` loads. On other versions of the libraries
-the last digits may differ; the versions used are in the metadata.
+Needs the `parity` extra; the tests that read the files do not. Overwrites `*.npz` and `metadata.json`, which
+`tests/golden_files.py` loads. On other versions of the libraries the last digits may differ; the versions
+used are in the metadata. With the names of parts (`make.py keras3 keras_legacy`) only their file and their
+entry of the metadata are written.
 """
 
 import inspect
@@ -26,6 +27,7 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 
 import functional_cases  # noqa: E402
+import record_keras  # noqa: E402
 import tf1_cases  # noqa: E402
 from golden_files import functional_ids  # noqa: E402
 from tf1_cases import DTYPES, RECORDED_STEPS, SHAPES, STEPS  # noqa: E402
@@ -303,61 +305,107 @@ def run_optax(name: str, kwargs: dict[str, Any], dtype: str, data: Arrays) -> np
     return recorded
 
 
-def optax_in_process(dtype: str) -> tuple[Arrays, dict[str, Any]]:
-    with tempfile.TemporaryDirectory() as folder:
-        subprocess.run([sys.executable, __file__, "optax", dtype, folder], check=True)
-        with np.load(Path(folder, "arrays.npz")) as file:
-            arrays = dict(file)
-        return arrays, json.loads(Path(folder, "metadata.json").read_text())
+# ---- One part a file. Each of optax's precisions and of Keras's variants has a process of its own.
+
+
+def optax_precision(dtype: str) -> tuple[Arrays, dict[str, Any]]:
+    return record_optax(inputs(), dtype)
+
+
+def keras3_variant(variant: str) -> tuple[Arrays, dict[str, Any]]:
+    return record_keras.record_keras3(variant, **inputs())
+
+
+def keras_legacy_variant(variant: str) -> tuple[Arrays, dict[str, Any]]:
+    return record_keras.record_keras_legacy(variant, **inputs())
+
+
+CHILDREN: dict[str, Callable[[str], tuple[Arrays, dict[str, Any]]]] = {
+    "optax": optax_precision,
+    "keras3": keras3_variant,
+    "keras_legacy": keras_legacy_variant,
+    "schedules_keras3": record_keras.record_schedules_keras3,
+    "schedules_keras_legacy": record_keras.record_schedules_keras_legacy,
+}
+
+
+def in_processes(*runs: tuple[str, str]) -> tuple[Arrays, dict[str, Any]]:
+    """What the children give together; entries of the metadata that several give must be equal."""
+    arrays: Arrays = {}
+    meta: dict[str, Any] = {}
+    for child, variant in runs:
+        with tempfile.TemporaryDirectory() as folder:
+            backend = "tensorflow" if variant == "tensorflow64" else "jax"
+            environment = os.environ | {"KERAS_BACKEND": backend, "JAX_PLATFORMS": "cpu"}
+            subprocess.run(
+                [sys.executable, __file__, "--child", child, variant, folder], check=True, env=environment
+            )
+            with np.load(Path(folder, "arrays.npz")) as file:
+                arrays.update(file)
+            for part, entries in json.loads(Path(folder, "metadata.json").read_text()).items():
+                known = meta.setdefault(part, {})
+                for key, entry in entries.items():
+                    if known.setdefault(key, entry) != entry:
+                        raise ValueError(f"{child}/{variant} has another {part}/{key}")
+    return arrays, meta
+
+
+def child(name: str, variant: str, folder: str) -> None:
+    arrays, meta = CHILDREN[name](variant)
+    np.savez_compressed(Path(folder, "arrays.npz"), **arrays)  # pyright: ignore[reportArgumentType]
+    Path(folder, "metadata.json").write_text(json.dumps(meta, allow_nan=False))
+
+
+PARTS: dict[str, Callable[[], tuple[Arrays, dict[str, Any] | None]]] = {
+    "inputs": lambda: (inputs(), None),
+    "tf1": lambda: record_tf1(inputs()),
+    "optax": lambda: in_processes(*(("optax", dtype) for dtype in DTYPES)),
+    "schedules": lambda: (lambda arrays, skipped: (arrays, {"skipped": skipped}))(*record_schedules()),
+    "clips": lambda: (record_clips(), None),
+    "averages": lambda: (record_averages(), None),
+    "keras3": lambda: in_processes(
+        *(("keras3", variant) for variant in (*DTYPES, "floatx64", "tensorflow64"))
+    ),
+    "keras_legacy": lambda: in_processes(*(("keras_legacy", variant) for variant in DTYPES)),
+    "keras_schedules": lambda: in_processes(
+        *(("schedules_keras3", variant) for variant in ("float32", "floatx64")),
+        *(("schedules_keras_legacy", variant) for variant in (*DTYPES, "int64")),
+    ),
+}
 
 
 def main() -> None:
-    data = inputs()
-    if sys.argv[1:2] == ["optax"]:
-        _, _, dtype, folder = sys.argv
-        arrays, meta = record_optax(data, dtype)
-        np.savez_compressed(Path(folder, "arrays.npz"), **arrays)  # pyright: ignore[reportArgumentType]
-        Path(folder, "metadata.json").write_text(json.dumps(meta))
-        return
-    optax_arrays: Arrays = {}
-    optax_meta: dict[str, Any] = {"cases": {}, "skipped": {}}
-    for dtype in DTYPES:
-        arrays, meta = optax_in_process(dtype)
-        optax_arrays.update(arrays)
-        for part in optax_meta:
-            optax_meta[part].update(meta[part])
-    tf1_arrays, tf1_meta = record_tf1(data)
-    schedules, schedules_skipped = record_schedules()
-    files = {
-        "inputs": data,
-        "tf1": tf1_arrays,
-        "optax": optax_arrays,
-        "schedules": schedules,
-        "clips": record_clips(),
-        "averages": record_averages(),
-    }
-    for name, arrays in files.items():
-        np.savez_compressed(HERE / f"{name}.npz", **arrays)  # pyright: ignore[reportArgumentType]
-    metadata = {
-        "versions": {
-            "python": platform.python_version(),
-            "machine": platform.machine(),
-            **{name: version(name) for name in ("tensorflow-cpu", "optax", "jax", "numpy")},
-        },
-        "seed": SEED,
-        "noisy_samples": NOISY_SAMPLES,
-        "recorded_steps": RECORDED_STEPS,
-        "shapes": SHAPES,
-        "signatures": record_signatures(),
-        "tf1": tf1_meta,
-        "optax": optax_meta,
-        "schedules": {"skipped": schedules_skipped},
-    }
-    (HERE / "metadata.json").write_text(json.dumps(metadata, indent=1) + "\n")
-    for source in ("tf1", "optax", "schedules"):
-        print(f"{source}: {len(files[source])} arrays")
-        for key, why in metadata[source]["skipped"].items():
-            print(f"  skipped {key}: {why}")
+    if sys.argv[1:2] == ["--child"]:
+        return child(*sys.argv[2:])
+    parts = sys.argv[1:] or list(PARTS)
+    if unknown := set(parts) - set(PARTS):
+        raise SystemExit(f"A part must be one of {', '.join(PARTS)}. Received: {', '.join(unknown)}.")
+    path = HERE / "metadata.json"
+    if len(sys.argv) > 1:
+        metadata = json.loads(path.read_text())
+    else:
+        metadata = {
+            "versions": {
+                "python": platform.python_version(),
+                "machine": platform.machine(),
+                **{name: version(name) for name in ("tensorflow-cpu", "optax", "jax", "numpy")},
+            },
+            "seed": SEED,
+            "noisy_samples": NOISY_SAMPLES,
+            "recorded_steps": RECORDED_STEPS,
+            "shapes": SHAPES,
+            "signatures": record_signatures(),
+        }
+    for part in parts:
+        arrays, meta = PARTS[part]()
+        np.savez_compressed(HERE / f"{part}.npz", **arrays)  # pyright: ignore[reportArgumentType]
+        print(f"{part}: {len(arrays)} arrays")
+        if meta is not None:
+            metadata[part] = meta
+            for key, why in meta["skipped"].items():
+                print(f"  skipped {key}: {why}")
+    path.write_text(json.dumps(metadata, indent=1) + "\n")
+    return None
 
 
 if __name__ == "__main__":

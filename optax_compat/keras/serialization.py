@@ -1,0 +1,58 @@
+"""Optimizers from and to Keras's configuration dictionaries."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from optax_compat.keras import optimizers
+from optax_compat.keras.base import Optimizer
+from optax_compat.optimizer.checks import short
+
+_CLASSES = {
+    c.__name__.lower(): c
+    for c in vars(optimizers).values()
+    if isinstance(c, type) and issubclass(c, Optimizer)
+}
+
+
+def serialize(optimizer: Optimizer) -> dict[str, Any]:
+    """The dictionary that Keras writes for an optimizer."""
+    return {
+        "module": "keras.optimizers",
+        "class_name": type(optimizer).__name__,
+        "config": optimizer.get_config(),
+        "registered_name": None,
+    }
+
+
+def deserialize(config: Mapping[str, Any], custom_objects: Mapping[str, Any] | None = None) -> Optimizer:
+    """An optimizer from a dictionary with `class_name` and `config`, of this library or of Keras.
+
+    Raises:
+      ValueError: a class that is not known.
+    """
+    name = config["class_name"]
+    found = (custom_objects or {}).get(name) or _CLASSES.get(str(name).lower())
+    if found is None:
+        raise ValueError(
+            f"An optimizer must be of a known class. Received: class_name={name!r}. "
+            f"Known: {sorted(c.__name__ for c in _CLASSES.values())}; pass custom_objects for others."
+        )
+    return found.from_config(config["config"], custom_objects)
+
+
+def get(identifier: Any) -> Optimizer:
+    """An optimizer from itself, a dictionary, or the name of its class in any case.
+
+    Raises:
+      ValueError: none of these.
+    """
+    if isinstance(identifier, Optimizer):
+        return identifier
+    if isinstance(identifier, Mapping):
+        return deserialize(identifier)
+    if isinstance(identifier, str):
+        return deserialize({"class_name": identifier, "config": {}})
+    raise ValueError(
+        f"An optimizer is given by a name, a dictionary or an instance. Received: {short(identifier)}. "
+        'Pass "adam", say.'
+    )

@@ -1,0 +1,57 @@
+"""Optimizers from and to tf.keras's configuration dictionaries."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from optax_compat.keras_legacy import optimizers
+from optax_compat.keras_legacy.base import Optimizer
+from optax_compat.optimizer.checks import short
+
+_CLASSES = {
+    name.lower(): c
+    for name, c in vars(optimizers).items()
+    if isinstance(c, type) and issubclass(c, Optimizer) and c is not Optimizer
+}
+
+
+def serialize(optimizer: Optimizer) -> dict[str, Any]:
+    """The dictionary that tf.keras writes for an optimizer."""
+    return {"class_name": type(optimizer).__name__, "config": optimizer.get_config()}
+
+
+def deserialize(config: Mapping[str, Any], custom_objects: Mapping[str, Any] | None = None) -> Optimizer:
+    """An optimizer from a dictionary with `class_name`, in any case, and `config`.
+
+    Args:
+      config: the dictionary, of this library or of tf.keras.
+      custom_objects: classes of optimizers and schedules by name.
+
+    Raises:
+      ValueError: a class that is not known.
+    """
+    name = config["class_name"]
+    found = (custom_objects or {}).get(name) or _CLASSES.get(str(name).lower())
+    if found is None:
+        raise ValueError(
+            f"An optimizer must be of a known class. Received: class_name={name!r}. "
+            f"Known: {sorted(c.__name__ for c in _CLASSES.values())}; pass custom_objects for others."
+        )
+    return found.from_config(config["config"], custom_objects)
+
+
+def get(identifier: Any) -> Optimizer:
+    """An optimizer from itself, a dictionary, or the name of its class in any case.
+
+    Raises:
+      ValueError: none of these.
+    """
+    if isinstance(identifier, Optimizer):
+        return identifier
+    if isinstance(identifier, Mapping):
+        return deserialize(identifier)
+    if isinstance(identifier, str):
+        return deserialize({"class_name": identifier, "config": {}})
+    raise ValueError(
+        f"An optimizer is given by a name, a dictionary or an instance. Received: {short(identifier)}. "
+        'Pass "adam", say.'
+    )
