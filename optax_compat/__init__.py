@@ -1,10 +1,10 @@
-"""optax_compat: the optimizers of TensorFlow 1 and of optax on JAX, with their own numbers.
+"""optax_compat: the optimizers of TensorFlow, Keras and optax on JAX, with their own numbers.
 
 Pure functions with optax's spelling (`adam`, `chain`, ...), a stateful facade (`Variable`, `Optimizer`),
-and a window for each library whose loops move here (`tf1`).
+and a window for each library whose loops move here (`tf1`, `keras`, `keras_legacy`).
 """
 
-from optax_compat import schedules, tf1
+from optax_compat import keras, keras_legacy, schedules, tf1
 from optax_compat.combine import (
     add_decayed_weights,
     apply_updates,
@@ -81,6 +81,8 @@ __all__ = [
     "global_norm",
     "identity",
     "inject_hyperparams",
+    "keras",
+    "keras_legacy",
     "lamb",
     "lars",
     "lion",

@@ -2,7 +2,7 @@
 
 import functools
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -11,19 +11,21 @@ import jax.extend.core
 import jax.numpy as jnp
 import numpy as np
 
-from optax_compat.overlay import Overlay, commit
+from optax_compat.overlay import Overlay, commit, seen_inside
 from optax_compat.tracing import tracing
 from optax_compat.types import Array
 from optax_compat.variable import Variable, here, is_ref
 
 Loss = Callable[[], Any]
 
-# A jitted function keeps what it traced, and one that reads variables by itself traces another thing for
-# every set of variables that is differentiated: each has a number here, which JAX's caches tell apart from
-# the others and from the world outside (0). Within a number, what was kept is a tracer of an earlier
-# pass, which JAX refuses, and the pass is run again under a number of its own.
+# A jitted function keeps what it traced. One that reads variables by itself traces another thing for every
+# set of variables that is differentiated, so each set has a number, which JAX's caches tell apart from the
+# others and from the world outside (0). Within a number, what was kept is a tracer of an earlier pass, which
+# JAX refuses, and the pass is run again under a number of its own. Sets of variables that no jitted
+# function was seen to read share one number, and with it all that JAX compiled for them.
 _pass = jax.make_user_context(0)
-_numbers = itertools.count(1)
+_SHARED = 1
+_numbers = itertools.count(_SHARED + 1)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -40,6 +42,8 @@ class Watch:
 
     def number(self) -> int:
         """The number of passes over the present variables."""
+        if not seen_inside:
+            return _SHARED
         return self._numbers.setdefault(len(self.variables), next(_numbers))
 
 
@@ -73,6 +77,9 @@ def flatten_variables(var_list: Any) -> list[Any]:
     Raises:
       TypeError: an entry is neither a `Variable` nor a `jax.Ref`.
     """
+    is_one = isinstance(var_list, Variable) or is_ref(var_list)
+    if isinstance(var_list, Iterable) and not is_one and not isinstance(var_list, list | tuple | dict):
+        var_list = list(var_list)
     leaves = jax.tree.leaves(var_list)
     for leaf in leaves:
         if not isinstance(leaf, Variable) and not is_ref(leaf):
@@ -109,7 +116,8 @@ def value_and_gradients(
     if var_list is not None:
         variables = list(dict.fromkeys(var_list))
         serials = frozenset(v.serial if isinstance(v, Variable) else id(v) for v in variables)
-        result = _run(loss, variables, grad_loss, lambda: _number_of(serials))
+        shared = seen_inside.isdisjoint(serials)
+        result = _run(loss, variables, grad_loss, lambda: _SHARED if shared else _number_of(serials))
     else:
         watch = watch or Watch()
         variables = watch.variables
@@ -143,7 +151,7 @@ def _run(loss: Loss, variables: Sequence[Any], grad_loss: Any, number: Callable[
             with _pass(number()):
                 return _differentiate(loss, variables, grad_loss)
         except jax.errors.UnexpectedTracerError:
-            pass
+            seen_inside.update(v.serial for v in variables if isinstance(v, Variable))
     # In an outer trace a tracer that was kept would come to light only when that trace is done.
     with _pass(next(_numbers)):
         return _differentiate(loss, variables, grad_loss)
@@ -191,7 +199,7 @@ def _peek(variable: Any) -> Array:
     if isinstance(variable, Variable):
         laid_over = here.overlay is not None and here.overlay.holds(variable)
         if variable._ref is None and not laid_over and not tracing():
-            return variable._array
+            return variable._present()
         return variable.value
     return variable[...]
 

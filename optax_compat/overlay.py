@@ -11,6 +11,10 @@ from optax_compat.variable import Variable, here
 
 T = TypeVar("T")
 
+seen_inside: set[int] = set()
+"""Serials of variables that were read under an overlay from inside of a further trace, such as a jitted
+function that keeps what it traced."""
+
 
 class Overlay:
     """Values laid over variables while a function runs; what it reads is noted, what it writes caught.
@@ -44,14 +48,17 @@ class Overlay:
 
     def value_of(self, variable: Variable) -> Array:
         """What a read of the variable gives."""
+        inside = trace_state() != self._level
+        if inside:
+            seen_inside.add(variable.serial)
         for overlay in self._chain():
             overlay.read.setdefault(variable)
             value = overlay._values.get(variable)
             if value is not None:
                 return value
-        if variable._ref is None and self._eager and trace_state() == self._level:
+        if variable._ref is None and self._eager and not inside:
             variable._lent = True
-            return variable._array
+            return variable._present()
         return variable._read()
 
     def holds(self, variable: Variable) -> bool:

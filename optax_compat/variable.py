@@ -163,10 +163,19 @@ class Variable:
         """Makes an array that nobody else holds the value (of a variable that has no ref)."""
         self._array, self._lent = array, False
 
+    def _present(self) -> Array:
+        """The array; RuntimeError if its buffer is gone."""
+        if not is_tracer(self._array) and self._array.is_deleted():
+            raise RuntimeError(
+                f"Variable {self.name!r} must hold a present value. Received: one whose buffer was deleted "
+                "or donated. Donate a copy of v.value, or assign a new value."
+            )
+        return self._array
+
     def _read(self) -> Array:
         if self._ref is None and not tracing():
             self._lent = True
-            return self._array
+            return self._present()
         return self.ref[...]
 
     def _write(self, array: Array) -> None:
@@ -203,7 +212,7 @@ class Variable:
         """The present value as a NumPy array of its own."""
         overlay = here.overlay
         if overlay is None and self._ref is None and not tracing():
-            return np.array(self._array)
+            return np.array(self._present())
         return np.array(self.value)
 
     def assign(
@@ -258,7 +267,10 @@ class Variable:
                 f"Received: shape={tuple(value.shape)}. Reshape or broadcast it first."
             )
         if isinstance(value, np.ndarray | np.generic) and not tracing():
-            return jnp.array(value, dtype)
+            array = jnp.array(value, dtype)
+            if self._ref is None and exact_shape and array.sharding != self._array.sharding:
+                array = jax.device_put(array, self._array.sharding)
+            return array
         return jnp.asarray(value, dtype)
 
     @property

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import optax_compat as oc
-from optax_compat import tf1
+from optax_compat import keras, tf1
 
 
 @dataclass(frozen=True)
@@ -53,6 +53,38 @@ CASES = [
     ),
     Case(
         "tf1-proximal-adagrad", lambda: tf1.ProximalAdagradOptimizer(0.1, 0.1, 0.01, 0.01), moves_at_zero=True
+    ),
+    Case("keras-sgd", lambda: keras.SGD(0.1, momentum=0.9, nesterov=True), complex_ok=True),
+    Case("keras-rmsprop", lambda: keras.RMSprop(0.05, momentum=0.5, centered=True, epsilon=0.1)),
+    Case("keras-adam", lambda: keras.Adam(0.05, amsgrad=True)),
+    Case("keras-adamw", lambda: keras.AdamW(0.05, weight_decay=0.1), moves_at_zero=True),
+    Case("keras-adadelta", lambda: keras.Adadelta(0.5), temporaries=2),
+    Case("keras-adagrad", lambda: keras.Adagrad(0.1)),
+    Case("keras-adamax", lambda: keras.Adamax(0.05)),
+    Case("keras-adafactor", lambda: keras.Adafactor(0.05), temporaries=2),
+    Case("keras-nadam", lambda: keras.Nadam(0.05)),
+    Case(
+        "keras-ftrl",
+        lambda: keras.Ftrl(0.1, l1_regularization_strength=0.01, beta=0.1),
+        moves_at_zero=True,
+        temporaries=2,
+    ),
+    Case("keras-lion", lambda: keras.Lion(0.01), moves_at_zero=True, temporaries=1),
+    Case("keras-lamb", lambda: keras.Lamb(0.05), temporaries=2),
+    Case("keras-muon", lambda: keras.Muon(0.05), moves_at_zero=True, temporaries=2),
+    Case("keras-schedule-free", lambda: keras.ScheduleFreeAdamW(0.05), temporaries=1),
+    Case(
+        "keras-everything",
+        lambda: keras.Adam(
+            0.05,
+            weight_decay=0.1,
+            global_clipnorm=1.0,
+            use_ema=True,
+            ema_momentum=0.9,
+            loss_scale_factor=2.0,
+        ),
+        moves_at_zero=True,
+        temporaries=2,
     ),
     # One transformation for all tests, so that what was compiled for it is found again.
     pure("sgd", oc.sgd(0.1), complex_ok=True),

@@ -13,7 +13,15 @@ from cases import CASES, IDS, Case
 
 import optax_compat as oc
 
-pytestmark = pytest.mark.parametrize("case", CASES, ids=IDS)
+pytestmark = [
+    pytest.mark.parametrize("case", CASES, ids=IDS),
+    pytest.mark.filterwarnings("ignore:Gradients do not exist"),  # as Keras warns
+]
+
+# One never reads its parameter, one not the slot of a matrix: what is not read cannot be donated.
+NEVER_READ = {"tf1-adagrad-da", "keras-adafactor"}
+# Slots that a matrix has not, or in another shape.
+NOT_LIKE_THE_VARIABLE = {("keras-muon", "velocity"), ("keras-adafactor", "r"), ("keras-adafactor", "c")}
 
 START = {"w": np.linspace(-1.0, 1.0, 6).reshape(2, 3), "b": np.array(0.5)}
 
@@ -156,6 +164,8 @@ def test_pytree_form_equals_pairs(case: Case) -> None:
     np.testing.assert_array_equal(kept["w"], np.asarray(START["w"], np.float32))  # the caller's are intact
 
     traced = case.make()
+    if case.id == "keras-schedule-free":  # whose slots start from the parameters
+        traced.build(kept)
 
     @jax.jit
     def step(params, grads):
@@ -182,7 +192,7 @@ def test_raw_refs_are_variables_too(case: Case) -> None:
     for name in START:
         np.testing.assert_allclose(refs[name][...], want[f"variable {name}"], rtol=1e-6, atol=1e-6)
     for slot in opt.get_slot_names():
-        assert opt.get_slot(refs["w"], slot) is not None
+        assert opt.get_slot(refs["w"], slot) is not None or (case.id, slot) in NOT_LIKE_THE_VARIABLE
 
 
 def test_dtypes_are_stable(case: Case, both_precisions: bool) -> None:
@@ -228,12 +238,14 @@ def test_none_gradient_leaves_variable_and_slots_alone(case: Case) -> None:
 def test_slots_come_with_the_first_gradient(case: Case) -> None:
     opt, v = case.make(), variables()
     opt.apply_gradients([(None, v["w"]), (jnp.ones(()), v["b"])])
-    for slot in opt.get_slot_names():
-        assert opt.get_slot(v["w"], slot) is None and opt.get_slot(v["b"], slot) is not None
+    if not case.id.startswith("keras"):  # which makes those of all variables that it is given
+        for slot in opt.get_slot_names():
+            assert opt.get_slot(v["w"], slot) is None and opt.get_slot(v["b"], slot) is not None
     run(opt, v, [1])
     for slot in opt.get_slot_names():
-        cell = opt.get_slot(v["w"], slot)
-        assert cell is not None and cell.shape == v["w"].shape
+        if (case.id, slot) not in NOT_LIKE_THE_VARIABLE:
+            cell = opt.get_slot(v["w"], slot)
+            assert cell is not None and cell.shape == v["w"].shape
 
 
 @pytest.fixture
@@ -252,6 +264,7 @@ def compilations() -> Iterator[list[str]]:
 
 def settable(opt: oc.Optimizer) -> list[str]:
     names = [n for n in dir(type(opt)) if isinstance(getattr(type(opt), n, None), oc.Hyper)]
+    names = [n for n in names if getattr(opt, n) is not None]  # what Keras has as an option
     if type(opt) is oc.Optimizer:  # its rate is settable where it is injected
         return ["learning_rate"] if "learning_rate" in opt.state_dict() else []
     return [n for n in names if n != "global_step"]
@@ -294,14 +307,13 @@ def test_set_learning_rate_counts_at_once(case: Case) -> None:
         with pytest.raises(AttributeError, match="inject_hyperparams"):
             opt.learning_rate = 0.5
         return
-    if case.id in (
-        "tf1-ftrl",
-        "tf1-adagrad-da",
-    ):  # made anew: a tiny rate all but zeroes it
+    if case.id in ("tf1-ftrl", "tf1-adagrad-da", "keras-ftrl"):  # made anew: a tiny rate all but zeroes it
         return
     opt.learning_rate = 0.0
     assert float(opt.learning_rate) == 0.0 == float(opt.next_learning_rate)
-    momentum = case.id.startswith("tf1-rmsprop")  # the rate is inside of the velocity
+    momentum = case.id.startswith(
+        ("tf1-rmsprop", "keras-rmsprop", "keras-sgd")
+    )  # the rate is inside of the velocity
     before = {k: x.numpy() for k, x in v.items()}
     if not momentum:
         run(opt, v, [1])
@@ -320,10 +332,11 @@ def test_eager_update_is_in_place(case: Case) -> None:
     v = oc.Variable(np.ones((64, 64)), name="w")
     g = jnp.full((64, 64), 0.5)
     opt.apply_gradients([(g, v)])
-    cells = [v, *(opt.get_slot(v, name) for name in opt.get_slot_names())]
+    slots = [opt.get_slot(v, name) for name in opt.get_slot_names()]
+    cells = [v, *(slot for slot in slots if slot is not None)]
     before = pointers(cells)
     opt.apply_gradients([(g, v)])
-    if case.id == "tf1-adagrad-da":  # never reads its parameter, which then cannot be donated
+    if case.id in NEVER_READ:
         assert len(pointers(cells) & before) == len(cells) - 1
     else:
         assert pointers(cells) == before
@@ -333,7 +346,8 @@ def test_arrays_handed_out_stay_valid(case: Case) -> None:
     opt, v = case.make(), variables()
     run(opt, v, [0])
     kept = {name: x.value for name, x in v.items()}
-    kept_slots = {name: opt.get_slot(v["w"], name).value for name in opt.get_slot_names()}
+    slots = {name: opt.get_slot(v["w"], name) for name in opt.get_slot_names()}
+    kept_slots = {name: slot.value for name, slot in slots.items() if slot is not None}
     copies = jax.tree.map(np.array, (kept, kept_slots))
     run(opt, v, [1, 2])
     jax.tree.map(np.testing.assert_array_equal, (kept, kept_slots), copies)
@@ -352,7 +366,8 @@ def test_compiled_update_is_in_place(case: Case) -> None:
     memory = jax.jit(step, donate_argnums=(0, 1)).lower(params, state, params).compile().memory_analysis()
     size = 4 * n
     slots = sum(x.nbytes for x in jax.tree.leaves(state))
-    assert memory.alias_size_in_bytes >= 2 * size + slots - 64 * len(jax.tree.leaves(state))
+    unread = size if case.id == "keras-adafactor" else 0
+    assert memory.alias_size_in_bytes >= 2 * size + slots - unread - 64 * len(jax.tree.leaves(state))
     assert memory.temp_size_in_bytes < (2 * case.temporaries + 0.25) * size
 
 
@@ -390,7 +405,7 @@ def test_copies_go_on_by_themselves(case: Case) -> None:
     opt, v = case.make(), variables()
     run(opt, v, range(2))
     ways: list[Callable] = [copy.deepcopy]
-    if case.id.startswith("tf1"):  # transformations are closures, which pickle refuses
+    if not case.id.startswith("pure"):  # transformations are closures, which pickle refuses
         ways.append(lambda x: pickle.loads(pickle.dumps(x)))
     for way in ways:
         twin, w = way(opt), {name: copy.deepcopy(x) for name, x in v.items()}
@@ -403,17 +418,17 @@ def test_copies_go_on_by_themselves(case: Case) -> None:
 def test_reset_starts_anew(case: Case) -> None:
     opt, v = case.make(), variables()
     run(opt, v, range(3))
-    opt.reset()
-    assert int(opt.iterations) == 0
     for name, x in START.items():
         v[name].assign(x)
+    opt.reset()  # slots that start from their variables start from the present values
+    assert int(opt.iterations) == 0
     run(opt, v, range(4))
     assert_same(snapshot(opt, v), expected(case))
 
 
 def test_config_round_trip_gives_the_same_trajectory(case: Case) -> None:
     opt = case.make()
-    if not case.id.startswith("tf1"):
+    if case.id.startswith("pure"):
         with pytest.raises(TypeError, match="JSON"):
             opt.get_config()
         return

@@ -47,8 +47,28 @@ def test_functional_digits_reaches_the_same_accuracy(capsys: pytest.CaptureFixtu
     assert f"test accuracy: {result.test_accuracy:.4f}" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("name", ["digits", "functional_digits"])
+def test_keras_loop_learns_and_draws_its_curves(
+    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = tmp_path / "curves.png"
+    result = load("keras_loop").main(["--epochs", "8", "--output", str(output)])
+    assert result.test_accuracy >= 0.96
+    calls = 8 * (1437 // 32)
+    assert len(result.losses) == len(result.rates) == len(result.norms) == calls
+    assert result.updates == calls // 2
+    # A line up to the target, then half a cosine; both count calls.
+    warm = calls // 10
+    done = (np.arange(calls) - warm) / (calls - warm)
+    expected = np.where(done < 0, np.arange(calls) / warm, 0.5 * (1 + np.cos(np.pi * done)))
+    np.testing.assert_allclose(result.rates, 4e-3 * expected, rtol=1e-4, atol=1e-8)
+    assert np.mean(result.losses[-20:]) < 0.1 * np.mean(result.losses[:20])
+    assert output.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
+    assert f"test accuracy: {result.test_accuracy:.4f}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", ["digits", "functional_digits", "keras_loop"])
 def test_example_without_its_extras_says_what_to_install(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "tqdm", None)
+    monkeypatch.delitem(sys.modules, "digits", raising=False)  # which keras_loop imports
     with pytest.raises(SystemExit, match=r"tqdm.*pip install -e '\.\[demo\]'"):
         load(name)

@@ -7,7 +7,7 @@ import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import jax
 import jax.numpy as jnp
@@ -26,7 +26,7 @@ from optax_compat.optimizer.engine import Mark, RuleEngine
 from optax_compat.overlay import Overlay
 from optax_compat.rules.rule import Rule
 from optax_compat.types import Array
-from optax_compat.variable import Variable
+from optax_compat.variable import Variable, is_ref
 
 CLIPS = ("clipnorm", "global_clipnorm", "clipvalue")
 
@@ -47,19 +47,26 @@ class Rate(Hyper):
 
 
 class Option(Hyper):
-    """A number of Keras's pipeline that may be None, which leaves its part out."""
+    """A number of Keras's pipeline that may be None, which leaves its part out.
 
-    def get(self, optimizer: "Optimizer") -> Any:
+    One number in the place of another takes effect in functions that `jax.jit` has compiled, too; a number in
+    the place of None, or None, only in those compiled after it.
+    """
+
+    def __set__(self, obj: object, value: Any) -> None:
+        self.set(obj, value)
+
+    def get(self, optimizer: Any) -> Any:
         """The number as it was given, or None."""
         return optimizer._options[self.attribute]
 
-    def set(self, optimizer: "Optimizer", value: Any) -> None:
+    def set(self, optimizer: Any, value: Any) -> None:
         """Sets it from the next update on; ValueError, with nothing changed, if it fits not the others."""
         options = optimizer._options | {self.attribute: value}
         check_options(options)
-        was_on = optimizer._options[self.attribute] is not None
+        counts = self.attribute in optimizer._numbers()
         optimizer._options = options
-        if was_on and value is not None:
+        if counts and value is not None:
             optimizer._settings.set(self.attribute, value)
         else:
             optimizer._reconfigure()
@@ -245,10 +252,16 @@ class Optimizer(BaseOptimizer):
     def build(self, variables: Any) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Makes the slots of all variables, in their order; a second call does nothing, as in Keras.
 
+        For the form with `params`, a pytree of arrays, as the base class.
+
         Raises:
           TypeError: not a variable, or one of a dtype that the algorithm is not defined for.
         """
         if self.built:
+            return
+        entries = jax.tree.leaves(variables)
+        if entries and not any(isinstance(v, Variable) or is_ref(v) for v in entries):
+            super().build(variables)
             return
         known = [self._adopt(v) for v in dict.fromkeys(flatten_variables(variables))]
         super().build([v for v in known if not self._selection.is_frozen(v)])
@@ -316,7 +329,7 @@ class Optimizer(BaseOptimizer):
     def apply_gradients(
         self, grads_and_vars: Any, global_step: Any = None, name: str | None = None, *, params: Any = None
     ) -> Any:
-        """`apply` for pairs; returns the count of calls, a live Variable. `params`: as in the base class."""
+        """`apply` for pairs; returns the number of calls so far. `params`: as in the base class."""
         if params is not None:
             return super().apply_gradients(grads_and_vars, global_step, name, params=params)
         step = checked_step(global_step, self._adopt)
@@ -324,7 +337,7 @@ class Optimizer(BaseOptimizer):
         self.apply(grads, variables)
         if step is not None:
             step.assign_add(1)
-        return self._iterations
+        return self._iterations.value  # Keras returns its variable, which no jitted function can return
 
     def _forget_variables(self) -> None:
         super()._forget_variables()
@@ -363,6 +376,11 @@ class Optimizer(BaseOptimizer):
             return [v.value for v in self._variables], [c.value for c in cells]
 
         return overlay.run(run, zip(laid, values, strict=True))
+
+    def scale_loss(self, loss: Any) -> Any:
+        """The loss times `loss_scale_factor`, whose gradients `apply` divides by it again."""
+        scale = self.loss_scale_factor
+        return loss if scale is None else loss * scale
 
     # ---- classes of one's own
 
@@ -597,16 +615,15 @@ class Optimizer(BaseOptimizer):
         config = {
             name: encode(name, x.item() if isinstance(x, np.generic) else x) for name, x in config.items()
         }
-        return config | {"learning_rate": rate if isinstance(rate, dict) else encode("learning_rate", rate)}
+        return config | {"learning_rate": rate}
 
     @classmethod
-    def from_config(cls, config: Mapping[str, Any], custom_objects: Any = None) -> "Optimizer":
+    def from_config(cls, config: Mapping[str, Any], custom_objects: Any = None) -> Self:
         """An optimizer of this class from what `get_config` gave, here or in Keras."""
-        arguments = {name: decode(x) for name, x in config.items()}
+        arguments = {name: decode(x) for name, x in config.items() if name != "learning_rate"}
         excluded = arguments.pop("exclude_from_weight_decay", None)
-        arguments["learning_rate"] = decode_rate(arguments.get("learning_rate"), custom_objects)
-        if arguments["learning_rate"] is None:
-            del arguments["learning_rate"]
+        if config.get("learning_rate") is not None:
+            arguments["learning_rate"] = decode_rate(config["learning_rate"], custom_objects)
         optimizer = cls(**arguments)
         optimizer.exclude_from_weight_decay(var_names=excluded)
         return optimizer
@@ -619,11 +636,13 @@ def _initializer(initializer: Any) -> Callable[[tuple[int, ...], Any], Any]:
 
 
 def with_base_arguments(init: Callable[..., None]) -> Callable[..., None]:
-    """Gives an `__init__(self, ..., **base)` the base class's arguments after its own, as in Keras."""
+    """Gives an `__init__(self, ..., *, ..., **base)` the base class's arguments in the place of the `*`."""
     _, *own = inspect.signature(init).parameters.values()
-    self_, rate, *base = inspect.signature(Optimizer.__init__).parameters.values()
+    self_, rate, *base, kwargs = inspect.signature(Optimizer.__init__).parameters.values()
     named = {p.name for p in own}
-    ordered = [p for p in own if p.kind is not p.VAR_KEYWORD] + [p for p in base if p.name not in named]
+    before = [p for p in own if p.kind is p.POSITIONAL_OR_KEYWORD]
+    after = [p.replace(kind=p.POSITIONAL_OR_KEYWORD) for p in own if p.kind is p.KEYWORD_ONLY]
+    ordered = [*before, *(p for p in base if p.name not in named), *after, kwargs]
     signature = inspect.Signature([self_, *ordered])
 
     @functools.wraps(init)

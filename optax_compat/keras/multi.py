@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Self
 
 from optax_compat.keras.base import Optimizer
 from optax_compat.keras.serialization import deserialize, serialize
@@ -174,7 +174,7 @@ class MultiOptimizer(Optimizer):
         }
 
     @classmethod
-    def from_config(cls, config: Mapping[str, Any], custom_objects: Any = None) -> "MultiOptimizer":
+    def from_config(cls, config: Mapping[str, Any], custom_objects: Any = None) -> Self:
         """From what `get_config` gave."""
         optimizers = OptimizerMap.from_config(config["optimizer_map"], custom_objects)
         return cls(optimizers, config["loss_scale_factor"], config["name"])

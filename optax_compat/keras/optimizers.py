@@ -51,7 +51,8 @@ class SGD(Optimizer):
     def __init__(
         self, learning_rate: Any = 0.01, momentum: float = 0.0, nesterov: bool = False, **base: Any
     ) -> None:
-        _require(0 <= momentum <= 1, "momentum must be in [0, 1]", "momentum", momentum, "Pass 0.9, say")
+        in_range = momentum is not None and 0 <= momentum <= 1
+        _require(in_range, "momentum must be in [0, 1]", "momentum", momentum, "Pass 0.9, say")
         super().__init__(learning_rate, **base)
         rule = _momentum(nesterov) if momentum else _descent
         self._declare_rules(rule, momentum=momentum)
@@ -195,9 +196,10 @@ class Adamax(Optimizer):
 class Adafactor(Optimizer):
     """Adafactor, factored over the last two axes. `relative_step` has no effect, as in Keras.
 
-    Slots `r`, `c`, `v`.
+    Slots `r`, `c` (means of the squares over the last axis and the one before), `velocity`.
     """
 
+    slot_spelling = {"v": "velocity"}
     beta_2_decay = Hyper("b2_decay")
     epsilon_1 = Hyper("eps1")
     epsilon_2 = Hyper("eps2")
@@ -400,6 +402,7 @@ class Muon(Optimizer):
         adam_weight_decay: float = 0.004,
         epsilon: float = 1e-7,
         weight_decay: float | None = 0.004,
+        *,
         exclude_layers: Sequence[str] | None = None,
         exclude_embeddings: bool = True,
         muon_a: float = 3.4445,
@@ -417,6 +420,7 @@ class Muon(Optimizer):
         self._declare_rules(
             muon.Muon(nesterov=bool(nesterov), ns_steps=ns_steps, match_rms=rms_rate is not None),
             adam.Adam(eps="hat"),
+            constants=None,
             adam_beta_1=adam_beta_1,
             adam_beta_2=adam_beta_2,
             adam_weight_decay=adam_weight_decay,

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 
 from optax_compat.optimizer.engine import Mark, Marks, RuleEngine
 from optax_compat.rules.rule import Hypers
-from optax_compat.types import Array, OptState, PerVariable, compute_dtype
+from optax_compat.types import Array, OptState, PerVariable, compute_dtype, real_dtype
 
 Grads: TypeAlias = Sequence[Array | None]
 Step: TypeAlias = Callable[[Grads, Sequence[Array], Any], tuple[list[Array], Any]]
@@ -57,8 +57,8 @@ class Pipeline:
                 for g in grads
             ]
         if self.clip == "clipnorm":
-            return [None if g is None else _by_norm(g, limit.astype(g.dtype)) for g in grads]
-        squares = [jnp.sum(g * g) for g in grads if g is not None]
+            return [None if g is None else _by_norm(g, limit.astype(real_dtype(g.dtype))) for g in grads]
+        squares = [_square(g) for g in grads if g is not None]
         norm = jnp.sqrt(sum(squares[1:], start=squares[0]))
         limit = limit.astype(norm.dtype)
         # A norm that is not finite makes every gradient NaN, so that a bad step shows everywhere.
@@ -151,8 +151,12 @@ class Pipeline:
         return new_params, PerVariable(new_averages)
 
 
+def _square(g: Array) -> Array:
+    return jnp.sum(jnp.real(g * jnp.conj(g)))
+
+
 def _by_norm(g: Array, limit: Array) -> Array:
-    norm = jnp.sqrt(jnp.sum(g * g))
+    norm = jnp.sqrt(_square(g))
     return g * limit / jnp.maximum(norm, limit)
 
 

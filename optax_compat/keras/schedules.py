@@ -2,11 +2,15 @@
 
 import inspect
 from collections.abc import Mapping, Sequence
+from dataclasses import fields, is_dataclass
 from typing import Any
 
+import jax
+import numpy as np
 from jax.typing import ArrayLike
 
 from optax_compat import schedules as core
+from optax_compat.optimizer.config import decode, encode
 from optax_compat.types import Array, Schedule
 
 
@@ -155,31 +159,60 @@ class CosineDecayRestarts(_Named):
         )
 
 
-def encode_rate(rate: Any) -> Any:
-    """A learning rate as Keras writes it into configurations."""
-    if isinstance(rate, LearningRateSchedule):
-        return {
-            "module": "keras.optimizers.schedules",
-            "class_name": type(rate).__name__,
-            "config": rate.get_config(),
-            "registered_name": None,
-        }
-    return rate
+def serialize(learning_rate_schedule: LearningRateSchedule) -> dict[str, Any]:
+    """The dictionary that Keras writes for a schedule."""
+    return {
+        "module": "keras.optimizers.schedules",
+        "class_name": type(learning_rate_schedule).__name__,
+        "config": {name: _encoded(x) for name, x in learning_rate_schedule.get_config().items()},
+        "registered_name": None,
+    }
 
 
-def decode_rate(rate: Any, custom_objects: Mapping[str, Any] | None = None) -> Any:
-    """A learning rate from a configuration of Keras or of this library.
+def deserialize(
+    config: Mapping[str, Any], custom_objects: Mapping[str, Any] | None = None
+) -> LearningRateSchedule:
+    """A schedule from a dictionary with `class_name` and `config`, of this library or of Keras.
 
     Raises:
-      ValueError: a schedule of an unknown class.
+      ValueError: a class that is not known.
     """
-    if not isinstance(rate, Mapping):
-        return rate
-    name = rate["class_name"]
+    name = config["class_name"]
     found = (custom_objects or {}).get(name, globals().get(name))
     if not (isinstance(found, type) and issubclass(found, LearningRateSchedule)):
         raise ValueError(
             f"A schedule must be one of Keras's. Received: class_name={name!r}. "
             "Pass custom_objects={name: class} for one of your own."
         )
-    return found.from_config(rate["config"])
+    return found.from_config({name: _decoded(x) for name, x in config["config"].items()})
+
+
+def encode_rate(rate: Any) -> Any:
+    """A learning rate as it stands in configurations."""
+    return serialize(rate) if isinstance(rate, LearningRateSchedule) else encode("learning_rate", rate)
+
+
+def decode_rate(rate: Any, custom_objects: Mapping[str, Any] | None = None) -> Any:
+    """A learning rate from a configuration of Keras or of this library."""
+    is_keras = isinstance(rate, Mapping) and "class_name" in rate and not _is_core(rate)
+    return deserialize(rate, custom_objects) if is_keras else decode(rate)
+
+
+def _is_core(config: Mapping[str, Any]) -> bool:
+    """Whether a configuration is of a schedule of `optax_compat.schedules`: it has all of its arguments."""
+    found = getattr(core, config["class_name"], None)
+    names = {f.name for f in fields(found)} if isinstance(found, type) and is_dataclass(found) else set()
+    return set(config) == {"class_name", "config"} and set(config["config"]) == names
+
+
+def _encoded(x: Any) -> Any:
+    """NumPy's numbers with their dtype, which is part of the trajectory; the rest as it is."""
+    if isinstance(x, list | tuple):
+        return [_encoded(y) for y in x]
+    return encode("config", x) if isinstance(x, np.generic | np.ndarray | jax.Array) else x
+
+
+def _decoded(x: Any) -> Any:
+    if isinstance(x, list | tuple):
+        return [_decoded(y) for y in x]
+    return decode(x) if isinstance(x, Mapping) and set(x) == {"dtype", "value"} else x

@@ -2,7 +2,7 @@
 
 import copy
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Self, TypeVar
 
 import jax
@@ -463,6 +463,8 @@ class Optimizer:
         Raises:
           TypeError: neither; an integer or complex one that the algorithm is not defined for.
         """
+        if isinstance(var_list, Iterator):
+            var_list = list(var_list)
         entries = jax.tree.leaves(var_list)
         if entries and not any(isinstance(v, Variable) or is_ref(v) for v in entries):
             leaves, _ = leaves_of(var_list)
@@ -503,7 +505,8 @@ class Optimizer:
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Restores what `state_dict` gave, before or after the first update.
 
-        Names decide, not the order of variables. State of variables that have no slots yet waits for them.
+        Names decide, not the order of variables. State of variables that have no slots yet waits for them;
+        until then the first update of a variable that it does not have is refused.
 
         Raises:
           ValueError: names are missing or left over; a shape or dtype does not fit. Nothing has changed then.
@@ -520,6 +523,7 @@ class Optimizer:
         for name, cell in cells.items():
             cell.assign(arrays[name])
         self._cells.pending = {name: np.array(x) for name, x in state_dict.items() if name not in cells}
+        self._cells.strict = True
 
     def reset(self) -> None:
         """Returns slots and counts to what they were before the first update; variables stay as they are."""

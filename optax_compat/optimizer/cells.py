@@ -27,6 +27,7 @@ class Cells:
       names: a name for each variable, made unique.
       types: the shape and dtype of each variable.
       pending: saved state, by name, that waits for its cells to be made.
+      strict: while state waits, a new cell that it does not have is an error.
     """
 
     def __init__(
@@ -44,6 +45,7 @@ class Cells:
         self.names: dict[Any, str] = {}
         self.types: dict[Any, jax.ShapeDtypeStruct] = {}
         self.pending: dict[str, np.ndarray] = {}
+        self.strict = False
         self.shared: dict[str, Variable] = {}
         self.slots: dict[str, dict[Any, Variable]] = {}
         self._initial: dict[Variable, np.ndarray] = {}
@@ -56,7 +58,7 @@ class Cells:
         other.variables, other.names, other.types = list(self.variables), dict(self.names), dict(self.types)
         other.shared, other.pending = dict(self.shared), dict(self.pending)
         other.slots = {name: dict(cells) for name, cells in self.slots.items()}
-        other._initial, other._outer = dict(self._initial), self._outer
+        other._initial, other._outer, other.strict = dict(self._initial), self._outer, self.strict
         other._entries = [e if isinstance(e, Variable) else list(e) for e in self._entries]
         return other
 
@@ -169,10 +171,10 @@ class Cells:
         """Fills new cells, those of one variable or of none, from state that was loaded before."""
         waiting = {cell.name: cell for cell in cells if cell.name in self.pending}
         missing = [cell.name for cell in cells if cell.name not in waiting]
-        if waiting and missing:
+        if missing and (waiting or (self.strict and self.pending)):
             raise ValueError(
-                f"Saved state must have all slots of a variable. Received: missing {missing}. "
-                "Load the state of the same optimizer."
+                f"Saved state must have the names of this optimizer's. Received: missing {missing}, not used "
+                f"yet {list(self.pending)}. Give variables the names they were saved under."
             )
         arrays = fit(self.pending, waiting)
 
@@ -294,6 +296,8 @@ def fit(given: Mapping[str, Any], cells: Mapping[str, Variable]) -> dict[str, An
         array = given[name]
         if not isinstance(array, jax.Array):
             array = np.asarray(array)
+        if array.dtype.type is np.void and array.dtype.itemsize == cell.dtype.itemsize:
+            array = array.view(cell.dtype)  # NumPy's files do not know bfloat16
         if tuple(array.shape) != tuple(cell.shape) or np.dtype(array.dtype) != cell.dtype:
             raise ValueError(
                 f"Saved state must fit: {name!r} has shape {tuple(cell.shape)} and dtype {cell.dtype}. "

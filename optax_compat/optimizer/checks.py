@@ -178,6 +178,11 @@ def leaves_of(params: Params) -> tuple[list[Leaf], Any]:
         leaves.append(Leaf(name, x if isinstance(x, jax.Array) else jnp.asarray(x)))
     if not leaves:
         raise ValueError("No variables provided. Received: params without leaves. Pass the parameters.")
+    if len(set(leaves)) != len(leaves):
+        twice = next(leaf.name for i, leaf in enumerate(leaves) if leaf in leaves[:i])
+        raise ValueError(
+            f"Leaves must have paths of their own. Received: {twice!r} twice. Rename one of the keys."
+        )
     return leaves, treedef
 
 

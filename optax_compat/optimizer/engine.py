@@ -174,12 +174,16 @@ class TransformEngine:
 
 @dataclass(frozen=True)
 class HyperSource:
-    """Where a program finds one hyperparameter: a cell, an operand, or the number of updates."""
+    """Where a program finds one hyperparameter: a cell, an operand, or the number of updates.
+
+    `override`: the cells of a flag and of the number that takes its place where the flag is set.
+    """
 
     name: str
     schedule: Schedule | None
     kind: Literal["cell", "operand", "count"]
     index: int = 0
+    override: tuple[int, int] | None = None
 
 
 Cell = Literal["donated", "kept", "ref"]
@@ -221,7 +225,11 @@ class Program:
         h = {}
         for source in self.hypers:
             values = {"cell": cells, "operand": operands, "count": [count]}[source.kind]
-            h[source.name] = evaluate(source.schedule, values[source.index])
+            value = evaluate(source.schedule, values[source.index])
+            if source.override is not None:
+                flag, number = (cells[i] for i in source.override)
+                value = jnp.where(flag, number.astype(value.dtype), value)
+            h[source.name] = value
         new, new_state = self.engine.update(PerVariable(grads), state, PerVariable(old), h, count, self.marks)
         leaves, layout = jax.tree.flatten(new_state)
         if layout != self.layout:

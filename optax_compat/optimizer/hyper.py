@@ -2,8 +2,9 @@
 
 import functools
 import inspect
+import warnings
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, is_dataclass, replace
 from typing import Any, TypeAlias
 
 import jax
@@ -31,12 +32,15 @@ class Setting:
         None for the number of updates applied so far.
       cell: the source of a plain number: a variable of the facade's own, to be written when the
         number changes.
+      override: for what is no number, once it has been traced: a flag and a number that takes its place in
+        functions that were compiled with it, should it be set to a number.
     """
 
     given: Any
     schedule: Schedule | None
     source: Variable | Callable[[], Any] | None
     cell: Variable | None = None
+    override: tuple[Variable, Variable] | None = None
 
     def value(self, count: ArrayLike) -> Array:
         """The value at the update that follows `count` updates."""
@@ -49,8 +53,8 @@ class Setting:
 
     def present(self, count: ArrayLike) -> Any:
         """What stands for this setting in a configuration: its schedule of the count, or a number."""
-        if self.source is None:
-            return self.schedule
+        if self.source is None or (isinstance(self.given, BoundSchedule) and is_dataclass(self.schedule)):
+            return self.schedule  # of the optimizer's own count, in the place of a step variable
         if self.cell is None:
             return np.asarray(self.value(count))[()]
         value = self.cell.numpy()
@@ -70,6 +74,7 @@ class Settings:
     def __init__(self, given: Mapping[str, Any], rule_names: Mapping[str, str]) -> None:
         self._by_attribute = {attribute: setting(attribute, x) for attribute, x in given.items()}
         self._rule_names = rule_names
+        self._traced = False
         self.version = 0
 
     def __getitem__(self, attribute: str) -> Setting:
@@ -101,6 +106,12 @@ class Settings:
             number = given if type(given) in (int, float) else new.cell.value
             old.cell.assign(jnp.asarray(number, old.cell.dtype))
             new = Setting(None if is_tracer(given) else given, None, old.cell, old.cell)
+        elif old.override is not None and new.cell is not None:
+            flag, cell = old.override
+            cell.assign(jnp.asarray(new.cell.value, cell.dtype))
+            flag.assign(True)
+            new = Setting(given, None, cell, cell)
+            self.version += 1
         elif is_tracer(given):
             raise TypeError(
                 f"A traced value can be set where a number is. Received: {attribute}={given} in the place of "
@@ -108,7 +119,28 @@ class Settings:
             )
         else:
             self.version += 1
+            if self._traced:
+                warnings.warn(
+                    f"{attribute} is another kind of thing now. Functions that jax.jit compiled before go on "
+                    "with what it was: compile them anew, or set a number, which they see.",
+                    stacklevel=4,
+                )
         self._by_attribute[attribute] = new
+
+    def prepare_for_trace(self) -> None:
+        """Sees to it that what is compiled now will see numbers that are set later."""
+        self._traced = True
+        for attribute, s in self._by_attribute.items():
+            if s.cell is None and s.override is None:
+                flag = Variable(False, trainable=False, name=attribute)
+                number = Variable(0.0, trainable=False, name=attribute, dtype=jnp.result_type(float))
+                self._by_attribute[attribute] = replace(s, override=(flag, number))
+                self.version += 1
+
+    def variables(self) -> list[Variable]:
+        """The variables that updates read for these."""
+        sources = [s.source for s in self if isinstance(s.source, Variable)]
+        return sources + [v for s in self for v in s.override or ()]
 
     def by_rule_name(self) -> dict[str, Setting]:
         """The settings by the names that the rule knows them by."""

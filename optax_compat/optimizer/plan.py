@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from optax_compat.optimizer.cells import Cells
 from optax_compat.optimizer.engine import Cell, HyperSource, Program, compiled, compiled_values, kind_of
 from optax_compat.optimizer.hyper import Settings, as_number
-from optax_compat.tracing import tracing
+from optax_compat.tracing import is_tracer, outside_of_traces, tracing
 from optax_compat.types import Array
 from optax_compat.variable import Variable, changes, promote
 
@@ -45,16 +45,21 @@ class Plan:
         cells = list(self._written)
         where = {v: i for i, v in enumerate(cells)}
         sources, self._operands = [], []
+
+        def place(v: Variable) -> int:
+            if v not in where:
+                where[v] = len(cells)
+                cells.append(v)
+            return where[v]
+
         for name, s in settings.by_rule_name().items():
+            override = s.override and (place(s.override[0]), place(s.override[1]))
             if s.source is None:
-                sources.append(HyperSource(name, s.schedule, "count"))
+                sources.append(HyperSource(name, s.schedule, "count", 0, override))
             elif isinstance(s.source, Variable):
-                if s.source not in where:
-                    where[s.source] = len(cells)
-                    cells.append(s.source)
-                sources.append(HyperSource(name, s.schedule, "cell", where[s.source]))
+                sources.append(HyperSource(name, s.schedule, "cell", place(s.source), override))
             else:
-                sources.append(HyperSource(name, s.schedule, "operand", len(self._operands)))
+                sources.append(HyperSource(name, s.schedule, "operand", len(self._operands), override))
                 self._operands.append(s.source)
         constraints = tuple(v.constraint if isinstance(v, Variable) else None for v in self._params)
         kinds: tuple[Cell, ...] = tuple(kind_of(v, i < len(self._written)) for i, v in enumerate(cells))
@@ -101,7 +106,10 @@ class Plan:
         """The update on what reads of the cells give: as part of what is traced, or under an overlay."""
         run = compiled_values
         if tracing():
-            promote([*self._written, *(s.source for s in settings if isinstance(s.source, Variable))])
+            settings.prepare_for_trace()
+            cells = [*self._written, *settings.variables()]
+            _join_devices(cells)
+            promote(cells)
             run = Program.run
         self._refresh(settings)
         operands = [as_number(source()) for source in self._operands]
@@ -112,3 +120,26 @@ class Plan:
         for v, x in zip(self._written, new_cells, strict=True):
             v.assign(x)
         return new
+
+
+def _join_devices(cells: Sequence[Variable]) -> None:
+    """Puts scalars that are still arrays where the first array with axes lives.
+
+    A ref stays on its devices, and JAX runs no function on refs of different ones.
+    """
+    large = (v._storage() for v in cells if v.ndim)
+    sharding = next((x.sharding for x in large if not is_tracer(x)), None)
+    if sharding is None:
+        return
+    if isinstance(sharding, jax.sharding.NamedSharding):
+        sharding = jax.sharding.NamedSharding(sharding.mesh, jax.sharding.PartitionSpec())
+
+    scalars = [v for v in cells if not v.ndim and v._ref is None and not is_tracer(v._array)]
+    elsewhere = [v for v in scalars if v._array.sharding != sharding]
+
+    def move() -> None:
+        for v in elsewhere:
+            v._array = jax.device_put(v._array, sharding)
+
+    if elsewhere:
+        outside_of_traces(move)
