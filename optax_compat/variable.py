@@ -433,6 +433,7 @@ def _casts(a: DType, b: DType) -> bool:
 
 
 _changes = [0]
+_one_at_a_time = threading.Lock()
 
 
 def changes() -> int:
@@ -442,18 +443,19 @@ def changes() -> int:
 
 def promote(variables: Iterable[Variable]) -> None:
     """Gives every variable that has none its `jax.Ref`, in one go."""
-    pending = [v for v in variables if v._ref is None]
-    if not pending:
+    variables = list(variables)
+    if all(v._ref is not None for v in variables):
         return
-    _changes[0] += 1
-    traced = [v for v in pending if is_tracer(v._array)]
-    arrays = [v for v in pending if not is_tracer(v._array)]
-    if arrays:
-        refs = outside_of_traces(lambda: [jax.new_ref(v._array) for v in arrays])
+    with _one_at_a_time:  # else two threads could each make a ref of one variable
+        pending = [v for v in variables if v._ref is None]
+        arrays = [v for v in pending if not is_tracer(v._array)]
+        refs = outside_of_traces(lambda: [jax.new_ref(v._array) for v in arrays]) if arrays else []
         for v, ref in zip(arrays, refs, strict=True):
             v._ref = ref
-    for v in traced:  # made inside the very trace that uses it now
-        v._ref = jax.new_ref(v._array)
+        for v in pending:
+            if v._ref is None:  # made inside the very trace that uses it now
+                v._ref = jax.new_ref(v._array)
+        _changes[0] += 1
 
 
 def is_ref(x: Any) -> bool:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import optax_compat as oc
-from optax_compat import keras, tf1
+from optax_compat import keras, keras_legacy, tf1
 
 
 @dataclass(frozen=True)
@@ -112,6 +112,21 @@ CASES = [
         temporaries=1,
     ),
     pure("injected", oc.inject_hyperparams(oc.adam)(learning_rate=0.05)),
+    Case("legacy-sgd", lambda: keras_legacy.SGD(0.1, decay=0.1), complex_ok=True),
+    Case(
+        "legacy-nesterov", lambda: keras_legacy.SGD(0.1, 0.9, True, decay=0.1, clipnorm=1.0), complex_ok=True
+    ),
+    Case("legacy-rmsprop", lambda: keras_legacy.RMSprop(0.05, centered=True, epsilon=0.1)),
+    Case("legacy-rmsprop-momentum", lambda: keras_legacy.RMSprop(0.05, momentum=0.5, epsilon=0.1)),
+    Case("legacy-adam", lambda: keras_legacy.Adam(0.05, amsgrad=True, decay=0.1)),
+    Case("legacy-adamax", lambda: keras_legacy.Adamax(0.05)),
+    Case("legacy-nadam", lambda: keras_legacy.Nadam(0.05)),
+    Case("legacy-adagrad", lambda: keras_legacy.Adagrad(0.1)),
+    Case("legacy-adadelta", lambda: keras_legacy.Adadelta(0.5), temporaries=2),
+    Case(
+        "legacy-ftrl",
+        lambda: keras_legacy.Ftrl(0.1, l1_regularization_strength=0.01, beta=0.1),
+        moves_at_zero=True,
+        temporaries=2,
+    ),
 ]
-
-IDS = [case.id for case in CASES]

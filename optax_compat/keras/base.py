@@ -23,6 +23,7 @@ from optax_compat.optimizer.cells import unique_name
 from optax_compat.optimizer.checks import checked_step, pairs_of, short
 from optax_compat.optimizer.config import decode, encode
 from optax_compat.optimizer.engine import Mark, RuleEngine
+from optax_compat.optimizer.selection import whole_name
 from optax_compat.overlay import Overlay
 from optax_compat.rules.rule import Rule
 from optax_compat.types import Array
@@ -601,6 +602,11 @@ class Optimizer(BaseOptimizer):
             for v, x in kept:
                 v.assign(x)
 
+    def __getstate__(self) -> dict[str, Any]:
+        """See `Optimizer`; variables excluded from decay go by name, too."""
+        names = self._excluded_names + [whole_name(v) for v in self._excluded]
+        return super().__getstate__() | {"_excluded_names": names, "_excluded": set(), "_variables": []}
+
     # ---- configuration
 
     def get_config(self) -> dict[str, Any]:
@@ -610,8 +616,9 @@ class Optimizer(BaseOptimizer):
         config = {"name": self._name, "learning_rate": None}
         own = {name: x for name, x in self._given.items() if name not in (*config, *self._options)}
         config |= self._options | own | present
-        if self._excluded_names:
-            config["exclude_from_weight_decay"] = list(self._excluded_names)
+        excluded = self._excluded_names + [whole_name(v) for v in self._excluded]
+        if excluded:
+            config["exclude_from_weight_decay"] = excluded
         config = {
             name: encode(name, x.item() if isinstance(x, np.generic) else x) for name, x in config.items()
         }

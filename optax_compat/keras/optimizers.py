@@ -11,6 +11,7 @@ from typing import Any
 
 from optax_compat.keras.base import Optimizer, with_base_arguments
 from optax_compat.optimizer.attributes import Hyper
+from optax_compat.optimizer.checks import require
 from optax_compat.optimizer.engine import Mark
 from optax_compat.rules import (
     adadelta,
@@ -30,11 +31,6 @@ from optax_compat.rules import (
 from optax_compat.variable import Variable
 
 
-def _require(ok: bool, requirement: str, name: str, value: Any, remedy: str) -> None:
-    if not ok:
-        raise ValueError(f"{requirement}. Received: {name}={value}. {remedy}.")
-
-
 class SGD(Optimizer):
     """Gradient descent, or momentum with the rate in the velocity: `m <- momentum m - lr g; w <- w + m`.
 
@@ -52,7 +48,7 @@ class SGD(Optimizer):
         self, learning_rate: Any = 0.01, momentum: float = 0.0, nesterov: bool = False, **base: Any
     ) -> None:
         in_range = momentum is not None and 0 <= momentum <= 1
-        _require(in_range, "momentum must be in [0, 1]", "momentum", momentum, "Pass 0.9, say")
+        require(in_range, "momentum must be in [0, 1]", "momentum", momentum, "Pass 0.9, say")
         super().__init__(learning_rate, **base)
         rule = _momentum(nesterov) if momentum else _descent
         self._declare_rules(rule, momentum=momentum)
@@ -133,7 +129,7 @@ class AdamW(Adam):
         amsgrad: bool = False,
         **base: Any,
     ) -> None:
-        _require(weight_decay is not None, "AdamW decays weights", "weight_decay", weight_decay, "Use Adam")
+        require(weight_decay is not None, "AdamW decays weights", "weight_decay", weight_decay, "Use Adam")
         super().__init__(learning_rate, beta_1, beta_2, epsilon, amsgrad, weight_decay=weight_decay, **base)
 
 
@@ -279,8 +275,8 @@ class Ftrl(Optimizer):
             "l2_shrinkage_regularization_strength": l2_shrinkage_regularization_strength,
         }
         for name, value in {"initial_accumulator_value": initial_accumulator_value, **strengths}.items():
-            _require(value >= 0, f"{name} must not be negative", name, value, "Pass 0 or more")
-        _require(
+            require(value >= 0, f"{name} must not be negative", name, value, "Pass 0 or more")
+        require(
             learning_rate_power <= 0,
             "learning_rate_power must not be positive",
             "learning_rate_power",
@@ -312,7 +308,7 @@ class Lion(Optimizer):
     def __init__(
         self, learning_rate: Any = 0.001, beta_1: float = 0.9, beta_2: float = 0.99, **base: Any
     ) -> None:
-        _require(0 < beta_1 <= 1, "beta_1 must be in (0, 1]", "beta_1", beta_1, "Pass 0.9, say")
+        require(0 < beta_1 <= 1, "beta_1 must be in (0, 1]", "beta_1", beta_1, "Pass 0.9, say")
         super().__init__(learning_rate, **base)
         self._declare_rules(lion.Lion(), beta_1=beta_1, beta_2=beta_2)
 

@@ -12,29 +12,24 @@ import numpy as np
 
 from optax_compat.keras_legacy.attributes import Fixed, Momentum, Number, Precise, Rate
 from optax_compat.keras_legacy.base import Optimizer
-from optax_compat.optimizer.checks import short
+from optax_compat.optimizer.checks import require, short
 from optax_compat.optimizer.hyper import HyperLike, setting
 from optax_compat.rules import adadelta, adagrad, adam, adamax, ftrl, momentum, nadam, rmsprop
 
 EPSILON = 1e-7
 
 
-def _require(ok: bool, requirement: str, name: str, value: Any, remedy: str) -> None:
-    if not ok:
-        raise ValueError(f"{requirement}. Received: {name}={value}. {remedy}.")
-
-
 def _has_momentum(value: Any) -> bool:
     """Whether there is momentum, which only a number tells; ValueError for one that is not in [0, 1]."""
     if not isinstance(value, int | float):
         return True
-    _require(0 <= value <= 1, "momentum must be in [0, 1]", "momentum", value, "Pass 0.9, say")
+    require(0 <= value <= 1, "momentum must be in [0, 1]", "momentum", value, "Pass 0.9, say")
     return value > 0
 
 
 def _require_no_negative(**values: float) -> None:
     for name, value in values.items():
-        _require(value >= 0, f"{name} must not be negative", name, value, "Pass 0 or more")
+        require(value >= 0, f"{name} must not be negative", name, value, "Pass 0 or more")
 
 
 class SGD(Optimizer):
@@ -309,7 +304,7 @@ class Ftrl(Optimizer):
             "l2_shrinkage_regularization_strength": l2_shrinkage_regularization_strength,
         }
         _require_no_negative(initial_accumulator_value=initial_accumulator_value, **strengths)
-        _require(
+        require(
             learning_rate_power <= 0,
             "learning_rate_power must not be positive",
             "learning_rate_power",

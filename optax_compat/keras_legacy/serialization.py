@@ -5,7 +5,7 @@ from typing import Any
 
 from optax_compat.keras_legacy import optimizers
 from optax_compat.keras_legacy.base import Optimizer
-from optax_compat.optimizer.checks import short
+from optax_compat.optimizer.config import from_dictionary, from_identifier
 
 _CLASSES = {
     name.lower(): c
@@ -29,14 +29,7 @@ def deserialize(config: Mapping[str, Any], custom_objects: Mapping[str, Any] | N
     Raises:
       ValueError: a class that is not known.
     """
-    name = config["class_name"]
-    found = (custom_objects or {}).get(name) or _CLASSES.get(str(name).lower())
-    if found is None:
-        raise ValueError(
-            f"An optimizer must be of a known class. Received: class_name={name!r}. "
-            f"Known: {sorted(c.__name__ for c in _CLASSES.values())}; pass custom_objects for others."
-        )
-    return found.from_config(config["config"], custom_objects)
+    return from_dictionary(_CLASSES, config, custom_objects)
 
 
 def get(identifier: Any) -> Optimizer:
@@ -45,13 +38,4 @@ def get(identifier: Any) -> Optimizer:
     Raises:
       ValueError: none of these.
     """
-    if isinstance(identifier, Optimizer):
-        return identifier
-    if isinstance(identifier, Mapping):
-        return deserialize(identifier)
-    if isinstance(identifier, str):
-        return deserialize({"class_name": identifier, "config": {}})
-    raise ValueError(
-        f"An optimizer is given by a name, a dictionary or an instance. Received: {short(identifier)}. "
-        'Pass "adam", say.'
-    )
+    return from_identifier(Optimizer, _CLASSES, identifier)

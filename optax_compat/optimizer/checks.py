@@ -21,6 +21,12 @@ def short(x: Any) -> str:
     return text if len(text) <= 100 else text[:97] + "..."
 
 
+def require(ok: bool, requirement: str, name: str, value: Any, remedy: str) -> None:
+    """Raises ValueError for an argument unless it is as required."""
+    if not ok:
+        raise ValueError(f"{requirement}. Received: {name}={value}. {remedy}.")
+
+
 def pairs_of(grads_and_vars: Any) -> list[tuple[Any, Any]]:
     """The pairs of any iterable, one-shot iterators included."""
     try:

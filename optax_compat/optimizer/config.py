@@ -1,6 +1,7 @@
 """Configurations: constructor arguments as what JSON can hold, and back."""
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -9,6 +10,43 @@ import numpy as np
 
 from optax_compat import schedules
 from optax_compat.optimizer.checks import short
+
+
+def from_dictionary(
+    classes: Mapping[str, Any], config: Mapping[str, Any], custom_objects: Mapping[str, Any] | None
+) -> Any:
+    """An object from a dictionary with the name of its class, in any case, and its configuration.
+
+    Args:
+      classes: the classes that are known, by their names in lower case.
+      config: the dictionary.
+      custom_objects: further classes, by name.
+
+    Raises:
+      ValueError: a class that is not known.
+    """
+    name = config["class_name"]
+    found = (custom_objects or {}).get(name) or classes.get(str(name).lower())
+    if found is None:
+        raise ValueError(
+            f"An optimizer must be of a known class. Received: class_name={name!r}. "
+            f"Known: {sorted(c.__name__ for c in classes.values())}; pass custom_objects for others."
+        )
+    return found.from_config(config["config"], custom_objects)
+
+
+def from_identifier(kind: type, classes: Mapping[str, Any], identifier: Any) -> Any:
+    """An object from itself, a dictionary, or the name of its class in any case; else ValueError."""
+    if isinstance(identifier, kind):
+        return identifier
+    if isinstance(identifier, str):
+        identifier = {"class_name": identifier, "config": {}}
+    if isinstance(identifier, Mapping):
+        return from_dictionary(classes, identifier, None)
+    raise ValueError(
+        f"An optimizer is given by a name, a dictionary or an instance. Received: {short(identifier)}. "
+        'Pass "adam", say.'
+    )
 
 
 def encode(name: str, x: Any) -> Any:

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 from optax_compat.optimizer.checks import short
@@ -36,11 +36,24 @@ class Option:
         return bool(self.selector(variable))
 
 
+def whole_name(variable: Variable) -> str:
+    """The pattern that only the variable's name has."""
+    return f"^{re.escape(variable.name)}$"
+
+
 class Selection:
     """Options by selector; of two that choose one variable, the later counts."""
 
     def __init__(self) -> None:
         self._options: list[Option] = []
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What copies and pickles carry: variables go by name."""
+        by_name = [
+            replace(o, selector=whole_name(o.selector)) if isinstance(o.selector, Variable) else o
+            for o in self._options
+        ]
+        return {"_options": by_name}
 
     def __iter__(self) -> Iterator[Option]:
         return iter(self._options)

@@ -5,9 +5,8 @@ and is an attribute that can be set while training. `use_locking` has no meaning
 pass through float32, as in TensorFlow; NumPy float64 scalars keep their precision.
 """
 
-from typing import Any
-
 from optax_compat.optimizer.attributes import Hyper
+from optax_compat.optimizer.checks import require
 from optax_compat.optimizer.hyper import HyperLike
 from optax_compat.rules.adadelta import Adadelta
 from optax_compat.rules.adagrad import Adagrad, AdagradDA, ProximalAdagrad
@@ -19,13 +18,8 @@ from optax_compat.rules.rmsprop import RMSProp
 from optax_compat.tf1.base import Optimizer
 
 
-def _require(ok: bool, requirement: str, name: str, value: Any, remedy: str) -> None:
-    if not ok:
-        raise ValueError(f"{requirement}. Received: {name}={value}. {remedy}.")
-
-
 def _positive_start(name: str, value: float) -> dict[str, float]:
-    _require(value > 0, f"{name} must be positive", name, value, "Pass a small number such as 0.1")
+    require(value > 0, f"{name} must be positive", name, value, "Pass a small number such as 0.1")
     return {"initial": value}
 
 
@@ -254,9 +248,9 @@ class FtrlOptimizer(Optimizer):
         }
         for argument, value in strengths.items():
             if isinstance(value, int | float):
-                _require(value >= 0, f"{argument} must not be negative", argument, value, "Pass 0 or more")
+                require(value >= 0, f"{argument} must not be negative", argument, value, "Pass 0 or more")
         if isinstance(learning_rate_power, int | float):
-            _require(
+            require(
                 learning_rate_power <= 0,
                 "learning_rate_power must not be positive",
                 "learning_rate_power",
