@@ -217,7 +217,16 @@ def test_raw_refs_are_variables_too(case: Case) -> None:
         assert opt.get_slot(refs["w"], slot) is not None or (case.id, slot) in NOT_LIKE_THE_VARIABLE
 
 
-def test_dtypes_are_stable(case: Case, both_precisions: bool) -> None:
+def test_dtypes_are_stable(case: Case) -> None:
+    check_dtypes(case)
+
+
+@on_few
+def test_dtypes_are_stable_with_64_bits(case: Case, x64: None) -> None:
+    check_dtypes(case)
+
+
+def check_dtypes(case: Case) -> None:
     opt = case.make()
     v = {
         dtype: oc.Variable([1.0, -0.5], name=dtype, dtype=dtype)

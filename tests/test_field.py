@@ -165,3 +165,35 @@ def test_variables_may_come_from_any_iterable() -> None:
         assert [float(g) for g, _ in pairs if g is not None] == [2.0, 1.0]
     opt.build(v for v in (a, b))
     assert opt.get_slot(b, "m") is not None
+
+
+def test_multiplier_stays_when_an_option_comes_and_goes() -> None:
+    v = oc.Variable([1.0, 2.0], name="v")
+    opt = oc.keras.SGD(0.1)
+    opt.set_variable_options("v", learning_rate_multiplier=0.5)
+    for decay in (None, 0.5, None):
+        before = v.numpy()
+        opt.weight_decay = decay
+        opt.apply([jnp.ones(2)], [v])
+        np.testing.assert_allclose(v.numpy(), before - 0.05 - before * 0.1 * (decay or 0.0), rtol=1e-6)
+    config = opt.get_config()
+    assert oc.keras.SGD.from_config(config).get_config() == config
+
+
+def test_option_of_the_wrong_kind_changes_nothing() -> None:
+    opt = oc.keras.Adam(0.1, weight_decay=0.1)
+    with pytest.raises(TypeError, match="must be a number"):
+        opt.weight_decay = "a"
+    assert opt.weight_decay == 0.1
+    opt.weight_decay = 0.2
+    assert opt.get_config()["weight_decay"] == 0.2
+
+
+def test_first_step_inside_jit_with_a_sharded_variable() -> None:
+    where = NamedSharding(jax.make_mesh((4,), ("data",)), PartitionSpec("data"))
+    v = oc.Variable(jax.device_put(jnp.arange(8.0), where))
+    opt = tf1.AdamOptimizer(0.1)
+    jax.jit(lambda: opt.minimize(lambda: jnp.sum(v**2), var_list=[v]))()
+    np.testing.assert_allclose(v.numpy(), [0.0, *(np.arange(1.0, 8.0) - 0.1)], rtol=1e-4)
+    slot = opt.get_slot(v, "m")
+    assert v.value.sharding == where and slot is not None and slot.value.sharding == where

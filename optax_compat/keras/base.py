@@ -26,6 +26,7 @@ from optax_compat.optimizer.engine import Mark, RuleEngine
 from optax_compat.optimizer.selection import whole_name
 from optax_compat.overlay import Overlay
 from optax_compat.rules.rule import Rule
+from optax_compat.tracing import is_tracer
 from optax_compat.types import Array
 from optax_compat.variable import Variable, is_ref
 
@@ -63,13 +64,19 @@ class Option(Hyper):
 
     def set(self, optimizer: Any, value: Any) -> None:
         """Sets it from the next update on; ValueError, with nothing changed, if it fits not the others."""
+        if value is not None and not is_tracer(value) and not isinstance(value, int | float | np.number):
+            raise TypeError(
+                f"{self.attribute} must be a number or None. Received: {self.attribute}={short(value)}. "
+                "Pass a float."
+            )
         options = optimizer._options | {self.attribute: value}
         check_options(options)
         counts = self.attribute in optimizer._numbers()
-        optimizer._options = options
         if counts and value is not None:
             optimizer._settings.set(self.attribute, value)
+            optimizer._options = options
         else:
+            optimizer._options = options
             optimizer._reconfigure()
 
 

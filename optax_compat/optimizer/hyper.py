@@ -75,6 +75,7 @@ class Settings:
         self._by_attribute = {attribute: setting(attribute, x) for attribute, x in given.items()}
         self._rule_names = rule_names
         self._traced = False
+        self._added: set[str] = set()
         self.version = 0
 
     def __getitem__(self, attribute: str) -> Setting:
@@ -89,13 +90,14 @@ class Settings:
             self.set(attribute, given)
             return
         self._by_attribute[attribute] = setting(attribute, given)
-        self._rule_names = dict(self._rule_names) | {attribute: attribute}
+        self._added.add(attribute)
         self.version += 1
 
     def restrict(self, given: Mapping[str, Any], rule_names: Mapping[str, str]) -> None:
         """Makes these the hyperparameters: those there are stay as they are, others are made or dropped."""
         made = {a: setting(a, x) for a, x in given.items() if a not in self._by_attribute}
-        self._by_attribute = {a: made.get(a) or self._by_attribute[a] for a in given}
+        added = {a: self._by_attribute[a] for a in self._by_attribute if a in self._added}
+        self._by_attribute = {a: made.get(a) or self._by_attribute[a] for a in given} | added
         self._rule_names = rule_names
         self.version += 1
 
@@ -144,7 +146,7 @@ class Settings:
 
     def by_rule_name(self) -> dict[str, Setting]:
         """The settings by the names that the rule knows them by."""
-        return {self._rule_names[attribute]: s for attribute, s in self._by_attribute.items()}
+        return {self._rule_names.get(a, a): s for a, s in self._by_attribute.items()}
 
     def values(self, count: ArrayLike) -> "Values":
         """What the rule takes at the update that follows `count` updates."""
@@ -152,7 +154,7 @@ class Settings:
 
     def present(self, count: ArrayLike) -> dict[str, Any]:
         """What stands for them in a configuration, by attribute."""
-        return {attribute: s.present(count) for attribute, s in self._by_attribute.items()}
+        return {a: s.present(count) for a, s in self._by_attribute.items() if a not in self._added}
 
 
 class Values(Mapping[str, Array]):
