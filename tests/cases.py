@@ -100,8 +100,8 @@ CASES = [
     pure("adadelta", oc.adadelta(1.0), temporaries=2),
     pure("rmsprop", oc.rmsprop(0.05, centered=True, momentum=0.9)),
     pure("lion", oc.lion(0.01), moves_at_zero=True, temporaries=1),
-    pure("lamb", oc.lamb(0.05, weight_decay=0.1), moves_at_zero=True, temporaries=1),
-    pure("lars", oc.lars(0.05, weight_decay=0.1), moves_at_zero=True, temporaries=1),
+    pure("lamb", oc.lamb(0.05, weight_decay=0.1), moves_at_zero=True, temporaries=2),
+    pure("lars", oc.lars(0.05, weight_decay=0.1), moves_at_zero=True, temporaries=2),
     pure(
         "clipped-scheduled",
         oc.chain(
@@ -114,7 +114,10 @@ CASES = [
     pure("injected", oc.inject_hyperparams(oc.adam)(learning_rate=0.05)),
     Case("legacy-sgd", lambda: keras_legacy.SGD(0.1, decay=0.1), complex_ok=True),
     Case(
-        "legacy-nesterov", lambda: keras_legacy.SGD(0.1, 0.9, True, decay=0.1, clipnorm=1.0), complex_ok=True
+        "legacy-nesterov",
+        lambda: keras_legacy.SGD(0.1, 0.9, True, decay=0.1, clipnorm=1.0),
+        complex_ok=True,
+        temporaries=1,
     ),
     Case("legacy-rmsprop", lambda: keras_legacy.RMSprop(0.05, centered=True, epsilon=0.1)),
     Case("legacy-rmsprop-momentum", lambda: keras_legacy.RMSprop(0.05, momentum=0.5, epsilon=0.1)),
