@@ -197,3 +197,28 @@ def test_first_step_inside_jit_with_a_sharded_variable() -> None:
     np.testing.assert_allclose(v.numpy(), [0.0, *(np.arange(1.0, 8.0) - 0.1)], rtol=1e-4)
     slot = opt.get_slot(v, "m")
     assert v.value.sharding == where and slot is not None and slot.value.sharding == where
+
+
+def test_multiplier_reaches_a_step_of_ones_own() -> None:
+    class Plain(oc.keras.Optimizer):
+        def update_step(self, gradient, variable, learning_rate) -> None:
+            variable.assign_sub(gradient * learning_rate)
+
+    v, opt = oc.Variable([1.0], name="v"), Plain(0.1)
+    opt.set_variable_options("v", learning_rate_multiplier=0.5)
+    opt.apply([jnp.ones(1)], [v])
+    jax.jit(lambda: opt.apply([jnp.ones(1)], [v]))()
+    np.testing.assert_allclose(v.numpy(), [0.9], rtol=1e-6)
+
+
+@pytest.mark.parametrize("bad", [np.array(["a", "b"]), np.array([1j, 1j]), np.zeros(3)])
+def test_weights_that_do_not_fit_change_nothing(bad: np.ndarray) -> None:
+    v, opt = oc.Variable([1.0, 2.0]), oc.keras.SGD(0.1, momentum=0.9)
+    opt.apply([jnp.ones(2)], [v])
+    before = [x.numpy() for x in opt.variables]
+    with pytest.raises((TypeError, ValueError)):
+        opt.set_weights([7, 0.5, bad])
+    for x, old in zip(opt.variables, before, strict=True):
+        np.testing.assert_array_equal(x.numpy(), old)
+    with pytest.raises(TypeError, match="list of patterns"):
+        opt.exclude_from_weight_decay(var_names="bias")

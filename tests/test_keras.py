@@ -695,7 +695,7 @@ BAD_CALLS: dict[str, Callable[[Any, oc.Variable], Any]] = {
     ),
     "set_weights of another shape": lambda opt, v: opt.set_weights([7, 0.1, np.ones(3)]),
     "load_own_variables of a scalar for a vector": lambda opt, v: opt.load_own_variables(
-        {str(i): np.float32(7) for i in range(3)}
+        {"0": np.int32(7), "1": np.float32(7), "2": np.float32(7)}
     ),
 }
 BAD_CALLS_HERE: dict[str, tuple[type[Exception], Callable[[Any, oc.Variable], Any]]] = {

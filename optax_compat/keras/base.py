@@ -407,10 +407,10 @@ class Optimizer(BaseOptimizer):
         steps = engine.pipeline.accumulation
 
         def step(grads: Sequence[Any], params: Sequence[Array], updates: Any) -> tuple[list[Array], None]:
-            for g, v, w in zip(grads, variables, params, strict=True):
+            for g, v, w, mark in zip(grads, variables, params, marks, strict=True):
                 if g is not None:
                     v.assign(w)
-                    self.update_step(g.astype(v.dtype), v, h["lr"])
+                    self.update_step(g.astype(v.dtype), v, mark.rate(h))
             return [v.value for v in variables], None
 
         before = [(v, v.value) for v in (*variables, *self._cells.hand_made())]
@@ -549,22 +549,21 @@ class Optimizer(BaseOptimizer):
         self.set_weights([store[str(i)] for i in range(len(store))])
 
     def set_weights(self, weights: Sequence[Any]) -> None:
-        """Sets the values of `variables`. ValueError, with nothing changed, if they do not fit."""
+        """Sets the values of `variables`; nothing changes if one of them does not fit.
+
+        Raises:
+          ValueError: not built, another number of values, or another shape.
+          TypeError: a dtype of another kind.
+        """
         cells = self.variables
         if not self.built or len(weights) != len(cells):
             raise ValueError(
                 f"There must be a value for each of the {len(cells)} variables of a built optimizer. "
                 f"Received: {len(weights)} values. Call build first."
             )
-        arrays = [np.asarray(w) for w in weights]
+        arrays = [cell._conform(w) for cell, w in zip(cells, weights, strict=True)]  # checks them all first
         for cell, x in zip(cells, arrays, strict=True):
-            if x.shape != cell.shape:
-                raise ValueError(
-                    f"The value of {cell.name!r} must have shape {tuple(cell.shape)}. Received: {x.shape}. "
-                    "Pass the values in the order of `variables`."
-                )
-        for cell, x in zip(cells, arrays, strict=True):
-            cell.assign(x.astype(cell.dtype))
+            cell.assign(x)
 
     # ---- decay and averages
 
@@ -578,8 +577,13 @@ class Optimizer(BaseOptimizer):
           var_names: regular expressions, searched in the names.
 
         Raises:
+          TypeError: `var_names` is one string, whose letters Keras takes for patterns.
           ValueError: a pattern that no variable of a built optimizer has.
         """
+        if isinstance(var_names, str):
+            raise TypeError(
+                f"var_names must be a list of patterns. Received: {var_names!r}. Pass [{var_names!r}]."
+            )
         names = list(var_names or [])
         for pattern in names:
             if self.built and not any(re.search(pattern, v.name) for v in self._variables):

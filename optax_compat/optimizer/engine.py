@@ -36,6 +36,10 @@ class Mark:
     rates: tuple[str, ...] = ()
     decay: str | None = None
 
+    def rate(self, h: Hypers) -> Any:
+        """The learning rate of a variable so marked."""
+        return math.prod([h[rate] for rate in self.rates], start=h["lr"])
+
 
 Marks: TypeAlias = Sequence[Mark]
 
@@ -102,15 +106,16 @@ class RuleEngine:
         for i, mark in enumerate(marks):
             if grads[i] is not None:
                 groups.setdefault((mark.rule, mark.rates), []).append(i)
-        for (r, rates), where in groups.items():
-            rule = self.rules[r]
+        for where in groups.values():
+            mark = marks[where[0]]
+            rule = self.rules[mark.rule]
             results, new_slots, new_shared = run_rule(
                 rule,
                 [grads[i] for i in where],
                 [params[i] for i in where],
                 [slots[i] for i in where],
                 state["shared"],
-                dict(h) | {"lr": math.prod([h[rate] for rate in rates], start=h["lr"])} if rates else h,
+                dict(h) | {"lr": mark.rate(h)} if mark.rates else h,
                 count,
             )
             shared |= new_shared
