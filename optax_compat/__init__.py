@@ -1,10 +1,10 @@
 """optax_compat: the optimizers of TensorFlow, Keras and optax on JAX, with their own numbers.
 
 Pure functions with optax's spelling (`adam`, `chain`, ...), a stateful facade (`Variable`, `Optimizer`),
-and a window for each library whose loops move here (`tf1`, `keras`, `keras_legacy`).
+and a window for each library whose loops move here (`tf1`, `keras`, `keras_legacy`, `addons`).
 """
 
-from optax_compat import keras, keras_legacy, schedules, tf1
+from optax_compat import addons, distribute, keras, keras_legacy, precision, schedules, tf1
 from optax_compat.combine import (
     add_decayed_weights,
     apply_updates,
@@ -15,6 +15,7 @@ from optax_compat.combine import (
     global_norm,
     identity,
     inject_hyperparams,
+    lazy,
     masked,
     multi_transform,
     partition,
@@ -24,6 +25,7 @@ from optax_compat.combine import (
     selective_transform,
     set_to_zero,
 )
+from optax_compat.embedding import embedding_lookup, sparse_value_and_grad
 from optax_compat.functional import (
     adadelta,
     adagrad,
@@ -38,12 +40,14 @@ from optax_compat.functional import (
     nadam,
     nadamw,
     rmsprop,
+    rowwise_adagrad,
     scale_by_adadelta,
     scale_by_adam,
     scale_by_adamax,
     scale_by_amsgrad,
     scale_by_lion,
     scale_by_rms,
+    scale_by_rowwise_rss,
     scale_by_rss,
     scale_by_stddev,
     scale_by_trust_ratio,
@@ -51,7 +55,10 @@ from optax_compat.functional import (
     trace,
 )
 from optax_compat.optimizer.attributes import Hyper
-from optax_compat.optimizer.base import Optimizer, minimize_all
+from optax_compat.optimizer.base import Optimizer
+from optax_compat.optimizer.together import minimize_all
+from optax_compat.precision import apply_if_finite, dynamic_loss_scale, scale_loss, skip_not_finite, zero_nans
+from optax_compat.replicas import all_reduce
 from optax_compat.sparse import IndexedSlices
 from optax_compat.types import GradientTransformation, Schedule
 from optax_compat.variable import Variable
@@ -72,11 +79,17 @@ __all__ = [
     "adamaxw",
     "adamw",
     "add_decayed_weights",
+    "addons",
+    "all_reduce",
     "amsgrad",
+    "apply_if_finite",
     "apply_updates",
     "chain",
     "clip",
     "clip_by_global_norm",
+    "dynamic_loss_scale",
+    "distribute",
+    "embedding_lookup",
     "freeze",
     "global_norm",
     "identity",
@@ -85,6 +98,7 @@ __all__ = [
     "keras_legacy",
     "lamb",
     "lars",
+    "lazy",
     "lion",
     "masked",
     "minimize_all",
@@ -92,7 +106,9 @@ __all__ = [
     "nadam",
     "nadamw",
     "partition",
+    "precision",
     "rmsprop",
+    "rowwise_adagrad",
     "scale",
     "scale_by_adadelta",
     "scale_by_adam",
@@ -101,14 +117,19 @@ __all__ = [
     "scale_by_learning_rate",
     "scale_by_lion",
     "scale_by_rms",
+    "scale_by_rowwise_rss",
     "scale_by_rss",
     "scale_by_schedule",
     "scale_by_stddev",
     "scale_by_trust_ratio",
+    "scale_loss",
     "schedules",
     "selective_transform",
     "set_to_zero",
     "sgd",
+    "skip_not_finite",
+    "sparse_value_and_grad",
     "tf1",
     "trace",
+    "zero_nans",
 ]

@@ -2,7 +2,9 @@
 
 Each returns a `GradientTransformation`: `init(params)` and `update(grads, state, params)`. A learning rate
 or weight decay is a number or a schedule of the number of updates applied so far. In gradients `None`
-means "no gradient": the update is None, the slots stay.
+means "no gradient": the update is None, the slots stay. `IndexedSlices` among the gradients update as the
+dense ones would, and updates are sparse where rows absent do not move (SGD, Adagrad); `lazy` makes the others
+leave these alone.
 
 All arithmetic on 16-bit parameters, from the gradient to the update, runs in float32 and is rounded once;
 optax computes in 16 bits. The updates have the parameters' dtypes.
@@ -16,7 +18,8 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from optax_compat.combine.basic import add_decayed_weights, chain, identity, scale_by_learning_rate
-from optax_compat.combine.common import is_none, map_present
+from optax_compat.combine.common import map_present, rounded
+from optax_compat.combine.lazy import require_whole
 from optax_compat.combine.masking import MaskOrFn, masked
 from optax_compat.rules.adadelta import Adadelta
 from optax_compat.rules.adagrad import Adagrad
@@ -25,8 +28,10 @@ from optax_compat.rules.adamax import Adamax
 from optax_compat.rules.lion import Lion
 from optax_compat.rules.momentum import Momentum
 from optax_compat.rules.rmsprop import RMSProp
+from optax_compat.rules.rowwise_adagrad import RowwiseAdagrad
 from optax_compat.rules.rule import Rule
 from optax_compat.rules.trust_ratio import TrustRatio
+from optax_compat.sparse import is_leaf, values_of
 from optax_compat.transform import lift
 from optax_compat.types import (
     DType,
@@ -46,7 +51,8 @@ def _check_dtypes(updates: Updates, like: PyTree, complex_allowed: bool) -> None
     def check(path: Any, u: Any, w: Any) -> None:
         if u is None:
             return
-        for what, dtype in (("parameter", jnp.asarray(w).dtype), ("gradient", jnp.result_type(u))):
+        for what, x in (("parameter", w), ("gradient", u)):
+            dtype = jnp.result_type(values_of(x))
             if jnp.issubdtype(dtype, jnp.floating) or (
                 complex_allowed and jnp.issubdtype(dtype, jnp.complexfloating)
             ):
@@ -57,7 +63,7 @@ def _check_dtypes(updates: Updates, like: PyTree, complex_allowed: bool) -> None
                 "Give None as its gradient, or leave it out with `partition` or `selective_transform`."
             )
 
-    jax.tree_util.tree_map_with_path(check, updates, like, is_leaf=is_none)
+    jax.tree_util.tree_map_with_path(check, updates, like, is_leaf=is_leaf)
 
 
 def _from_rule(rule: Rule, **h: Any) -> GradientTransformation:
@@ -66,6 +72,8 @@ def _from_rule(rule: Rule, **h: Any) -> GradientTransformation:
 
     def update(updates: Updates, state: OptState, params: Params | None = None) -> tuple[Updates, OptState]:
         _check_dtypes(updates, updates if params is None else params, rule.supports_complex)
+        if not rule.rowwise:
+            require_whole(updates, type(rule).__name__)
         return lifted.update(updates, state, params)
 
     return GradientTransformation(lifted.init, update)
@@ -84,7 +92,7 @@ def _optimizer(*members: GradientTransformation) -> GradientTransformation:
         if params is not None:
             params = map_present(lambda w: w.astype(compute_dtype(w.dtype)), params)
         wide, state = whole.update(wide, state, params, **extra_args)
-        return map_present(lambda u, w: u.astype(w.dtype), wide, like), state
+        return map_present(lambda u, w: rounded(u, w.dtype), wide, like), state
 
     return GradientTransformation(whole.init, update)
 
@@ -153,6 +161,13 @@ def scale_by_rss(initial_accumulator_value: ArrayLike = 0.1, eps: ArrayLike = 1e
     Rule: `Adagrad`, epsilon inside of the root.
     """
     return _from_rule(Adagrad(), initial=initial_accumulator_value, eps=eps)
+
+
+def scale_by_rowwise_rss(
+    initial_accumulator_value: ArrayLike = 0.0, eps: ArrayLike = 1e-8
+) -> GradientTransformation:
+    """Row-wise Adagrad's direction. Slot: `sum_of_squares`, one number a row. Rule: `RowwiseAdagrad`."""
+    return _from_rule(RowwiseAdagrad(), initial=initial_accumulator_value, eps=eps)
 
 
 def scale_by_adadelta(rho: ArrayLike = 0.9, eps: ArrayLike = 1e-6) -> GradientTransformation:
@@ -340,6 +355,19 @@ def adagrad(
 ) -> GradientTransformation:
     """Adagrad (Duchi et al. 2011); see `scale_by_rss`."""
     return _optimizer(scale_by_rss(initial_accumulator_value, eps), scale_by_learning_rate(learning_rate))
+
+
+def rowwise_adagrad(
+    learning_rate: ScalarOrSchedule, initial_accumulator_value: ArrayLike = 0.0, eps: ArrayLike = 1e-8
+) -> GradientTransformation:
+    """Adagrad with one accumulator a row, for embedding tables; it takes the mean of a row's squares.
+
+    A sparse gradient touches its rows only. The defaults are those of FBGEMM's `EXACT_ROWWISE_ADAGRAD`;
+    DLRM's `RWSAdagrad` has `eps=1e-10`. optax has no such optimizer.
+    """
+    return _optimizer(
+        scale_by_rowwise_rss(initial_accumulator_value, eps), scale_by_learning_rate(learning_rate)
+    )
 
 
 def adadelta(

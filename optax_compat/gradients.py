@@ -2,8 +2,7 @@
 
 import functools
 import itertools
-from collections.abc import Callable, Iterable, Sequence
-from functools import partial
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -11,7 +10,9 @@ import jax.extend.core
 import jax.numpy as jnp
 import numpy as np
 
-from optax_compat.overlay import Overlay, commit, seen_inside
+from optax_compat.overlay import Overlay, commit, looked_up, seen_inside
+from optax_compat.sparse import Gradient, map_values
+from optax_compat.taps import ANCHOR, Tap
 from optax_compat.tracing import tracing
 from optax_compat.types import Array
 from optax_compat.variable import Variable, here, is_ref
@@ -29,8 +30,13 @@ _numbers = itertools.count(_SHARED + 1)
 
 
 @functools.lru_cache(maxsize=4096)
-def _number_of(serials: frozenset[int]) -> int:
+def _number_of(serials: frozenset[int], inside: frozenset[int]) -> int:
     return next(_numbers)
+
+
+def fresh_pass() -> Any:
+    """A context in which jitted functions are traced anew, for values that are laid over variables in it."""
+    return _pass(next(_numbers))
 
 
 class Watch:
@@ -38,37 +44,14 @@ class Watch:
 
     def __init__(self) -> None:
         self.variables: list[Variable] = []
-        self._numbers: dict[int, int] = {}
+        self._numbers: dict[tuple[int, int], int] = {}
 
     def number(self) -> int:
         """The number of passes over the present variables."""
         if not seen_inside:
             return _SHARED
-        return self._numbers.setdefault(len(self.variables), next(_numbers))
-
-
-class _Mark:
-    """Tells whether a cotangent came back to a variable."""
-
-    reached = False
-
-
-@partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _tap(mark: _Mark, x: Array) -> Array:
-    return x
-
-
-def _tap_forward(mark: _Mark, x: Array) -> tuple[Array, None]:
-    return x, None
-
-
-def _tap_backward(mark: _Mark, _: None, cotangent: Array) -> tuple[Array]:
-    # JAX runs this only where the loss depends on x: a cotangent that is zero by structure ends before.
-    mark.reached = True
-    return (cotangent,)
-
-
-_tap.defvjp(_tap_forward, _tap_backward)
+        inside = sum(v.serial in seen_inside for v in self.variables)
+        return self._numbers.setdefault((len(self.variables), inside), next(_numbers))
 
 
 def flatten_variables(var_list: Any) -> list[Any]:
@@ -95,18 +78,19 @@ def value_and_gradients(
     var_list: Sequence[Any] | None,
     grad_loss: Any = None,
     watch: Watch | None = None,
-) -> tuple[Array, list[tuple[Array | None, Any]]]:
+) -> tuple[Array, list[tuple[Gradient | None, Any]]]:
     """The loss and its gradient with respect to each variable; None where it does not depend on it.
 
     Args:
       loss: a function of no arguments that reads variables and returns a real floating-point array.
       var_list: variables and refs; None: every trainable variable that the loss reads.
-      grad_loss: the cotangent, of the loss's shape; default ones.
+      grad_loss: the cotangent, of the loss's shape, or a function of the loss that gives it; default ones.
       watch: for `var_list=None`, what is expected to be read; it learns.
         A loss that reads others is run again.
 
     Returns:
-      The value, and pairs in the order of `var_list`, or of first reading.
+      The value, and pairs in the order of `var_list`, or of first reading. The gradient of a variable that is
+      read only by looking up rows is `IndexedSlices`; see `embedding_lookup`.
     """
     if not callable(loss):
         raise RuntimeError(
@@ -116,8 +100,12 @@ def value_and_gradients(
     if var_list is not None:
         variables = list(dict.fromkeys(var_list))
         serials = frozenset(v.serial if isinstance(v, Variable) else id(v) for v in variables)
-        shared = seen_inside.isdisjoint(serials)
-        result = _run(loss, variables, grad_loss, lambda: _SHARED if shared else _number_of(serials))
+
+        def number() -> int:
+            inside = serials & seen_inside
+            return _number_of(serials, inside) if inside else _SHARED
+
+        result = _run(loss, variables, grad_loss, number)
     else:
         watch = watch or Watch()
         variables = watch.variables
@@ -142,14 +130,17 @@ class _Result:
     overlay: Overlay
     value: Array
     writes: list[Array]
-    gradients: list[Array | None]
+    gradients: list[Gradient | None]
 
 
 def _run(loss: Loss, variables: Sequence[Any], grad_loss: Any, number: Callable[[], int]) -> _Result:
     if not tracing():
         try:
-            with _pass(number()):
-                return _differentiate(loss, variables, grad_loss)
+            while True:
+                with _pass(number()):
+                    result = _differentiate(loss, variables, grad_loss)
+                if not result.overlay.missed:
+                    return result
         except jax.errors.UnexpectedTracerError:
             seen_inside.update(v.serial for v in variables if isinstance(v, Variable))
     # In an outer trace a tracer that was kept would come to light only when that trace is done.
@@ -161,37 +152,55 @@ def _differentiate(loss: Loss, variables: Sequence[Any], grad_loss: Any) -> _Res
     result = _Result()
     result.overlay = overlay = Overlay()
     inexact = [v for v in variables if jnp.issubdtype(v.dtype, jnp.inexact)]
-    marks = [_Mark() for _ in inexact]
     refs = [v for v in inexact if not isinstance(v, Variable)]
+    late = {v for v in inexact if _may_be_late(v)} if not refs else set()
+    values = {v: _peek(v) for v in inexact if v not in late}
+    taps: dict[Any, Tap] = {}
 
-    def run_loss(values: list[Array]) -> tuple[Array, list[Array]]:
-        pairs = [(v, x) for v, x in zip(inexact, values, strict=True) if isinstance(v, Variable)]
-        value = overlay.run(lambda: _as_loss(loss()), pairs)
+    def run_loss(laid: list[Array]) -> tuple[Array, list[Array]]:
+        pairs = [(v, x) for v, x in zip(values, laid, strict=True) if isinstance(v, Variable)]
+        value = overlay.run(lambda: _as_loss(loss()), pairs, taps)
         return value, overlay.writes()
 
-    def traced(values: list[Array]) -> tuple[Array, list[Array]]:
-        values = [_tap(mark, x) for mark, x in zip(marks, values, strict=True)]
+    def traced(anchor: Array) -> tuple[Array, list[Array]]:
+        taps.update((v, Tap.of(x, anchor)) for v, x in values.items())
+        laid = [taps[v].open(x) for v, x in values.items()]
+        taps.update((v, Tap(v, v._present_rows, anchor)) for v in late)
         if not refs:
-            return run_loss(values)
+            return run_loss(laid)
         # A loss reads a raw ref by itself, so the ref is exchanged in what the loss was traced to.
-        closed, shape = jax.make_jaxpr(run_loss, return_shape=True)(values)
+        closed, shape = jax.make_jaxpr(run_loss, return_shape=True)(laid)
         present = {id(c) for c in closed.consts}  # JAX 0.8 finds zeros for a ref that is never read
-        stand_ins = {id(v): jax.new_ref(x) for v, x in zip(inexact, values, strict=True) if id(v) in present}
+        stand_ins = {id(v): jax.new_ref(x) for v, x in zip(values, laid, strict=True) if id(v) in present}
         consts = [stand_ins.get(id(c), c) for c in closed.consts]
-        flat = jax.extend.core.jaxpr_as_fun(jax.extend.core.ClosedJaxpr(closed.jaxpr, consts))(*values)
+        flat = jax.extend.core.jaxpr_as_fun(jax.extend.core.ClosedJaxpr(closed.jaxpr, consts))(*laid)
         return jax.tree.unflatten(jax.tree.structure(shape), flat)
 
-    values = [_peek(v) for v in inexact]
-    result.value, pull_back, result.writes = jax.vjp(traced, values, has_aux=True)
-    (cotangents,) = pull_back(_cotangent(grad_loss, result.value))
-    _lend(inexact, values, [result.value, *result.writes, *cotangents])
-    # TF's gradient with respect to a complex variable is the conjugate of JAX's: the way down.
-    found = {
-        id(v): (jnp.conj(x) if jnp.iscomplexobj(x) else x) if mark.reached else None
-        for v, x, mark in zip(inexact, cotangents, marks, strict=True)
-    }
-    result.gradients = [found.get(id(v)) for v in variables]
+    result.value, pull_back, result.writes = jax.vjp(traced, ANCHOR, has_aux=True)
+    pull_back(_cotangent(grad_loss, result.value))
+    gradients = {v: _upwards(tap.gradient()) for v, tap in taps.items()}
+    _lend(values, jax.tree.leaves((result.value, result.writes, list(gradients.values()))))
+    result.gradients = [gradients.get(v) for v in variables]
     return result
+
+
+def _upwards(gradient: Gradient | None) -> Gradient | None:
+    # TF's gradient with respect to a complex variable is the conjugate of JAX's: the way down.
+    if gradient is None or not jnp.issubdtype(gradient.dtype, jnp.complexfloating):
+        return gradient
+    return map_values(jnp.conj, gradient)
+
+
+def _may_be_late(variable: Variable) -> bool:
+    # To read a ref eagerly is to copy it, which a table that is only looked up can do without.
+    if (
+        variable._ref is None
+        or variable.serial not in looked_up
+        or variable.serial in seen_inside
+        or tracing()
+    ):
+        return False
+    return here.overlay is None or not here.overlay.holds(variable)
 
 
 def _peek(variable: Any) -> Array:
@@ -204,10 +213,10 @@ def _peek(variable: Any) -> Array:
     return variable[...]
 
 
-def _lend(variables: Sequence[Any], values: Sequence[Array], results: Sequence[Array]) -> None:
+def _lend(values: Mapping[Any, Array], results: Sequence[Array]) -> None:
     # A loss such as `lambda: v.value` hands the variable's very array to the caller.
     out = {id(x) for x in results}
-    for variable, value in zip(variables, values, strict=True):
+    for variable, value in values.items():
         if isinstance(variable, Variable) and id(value) in out:
             variable._lent = True
 
@@ -235,6 +244,7 @@ def _as_loss(value: Any) -> Array:
 def _cotangent(grad_loss: Any, value: Array) -> Array:
     if grad_loss is None:
         return jnp.ones_like(value)
+    grad_loss = grad_loss(value) if callable(grad_loss) else grad_loss
     grad_loss = grad_loss.value if isinstance(grad_loss, Variable) else grad_loss
     if np.shape(grad_loss) != value.shape:
         raise ValueError(

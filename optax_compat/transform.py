@@ -1,12 +1,13 @@
 """Rules lifted from one array to pytrees: `run_rule` over lists, `lift` into a pure pair."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
 
 from optax_compat.rules.rule import Hypers, Rule, Scalars, Slots
+from optax_compat.sparse import IndexedSlices, is_leaf, map_values, put_rows, take_rows
 from optax_compat.types import (
     Array,
     DType,
@@ -19,6 +20,13 @@ from optax_compat.types import (
     next_count,
     real_dtype,
 )
+
+Rows: TypeAlias = Literal["touched", "all", "all_slots"]
+"""What a sparse gradient moves.
+
+"touched": the rows that it has, of the parameter and of its slots. "all": every row, as the dense gradient
+would. "all_slots": every row of the slots, but of the parameter only those that the gradient has.
+"""
 
 
 class RuleState(NamedTuple):
@@ -51,15 +59,49 @@ def _scalars_for(rule: Rule, h: Hypers, shared: Mapping[str, Array], count: Any,
     return Scalars(**{name: cast(x) for name, x in vars(prepared).items()})
 
 
+def _update(rule: Rule, g: Array, w: Array, s: Slots, c: Scalars, dtype: DType) -> tuple[Array, Slots]:
+    """The rule's update with arithmetic in `dtype`; slots keep their own dtypes."""
+    wide = {name: x.astype(dtype) for name, x in s.items()}
+    result, new = rule.update(g.astype(dtype), w.astype(dtype), wide, c)
+    return result, {name: new[name].astype(s[name].dtype) for name in new}
+
+
+def _update_rows(
+    rule: Rule, g: IndexedSlices, w: Array | IndexedSlices, s: Slots, c: Scalars, dtype: DType, rows: Rows
+) -> tuple[Array | IndexedSlices, Slots]:
+    """The rule's update by a sparse gradient; what comes out has rows, if just these move."""
+    g = g.astype(dtype)  # so that rows are summed in it
+    if rows == "touched" or rule.still:
+        if not rule.rowwise:
+            raise TypeError(
+                f"{type(rule).__name__} goes by whole parameters, not by rows. Received: IndexedSlices. "
+                "Densify the gradient: g.to_dense(w.shape)."
+            )
+        g = g if rule.linear else g.sum_duplicates()
+        of_w = g.values if isinstance(w, IndexedSlices) else take_rows(w, g)
+        of_s = {name: take_rows(x, g) for name, x in s.items()}
+        result, new = _update(rule.by_rows, g.values, of_w, of_s, c, dtype)
+        put = {name: put_rows(s[name], g.map(lambda _, x=x: x)) for name, x in new.items()}
+        return g.map(lambda _: result), s | put
+    shape = next((x.shape for x in (w, *s.values()) if x.shape is not None), None)
+    table = g.to_dense(shape)
+    result, new = _update(rule, table, table if isinstance(w, IndexedSlices) else w, s, c, dtype)
+    if rows == "all":
+        return result, new
+    once = IndexedSlices(g.values, g.indices, shape).sum_duplicates()
+    return once.map(lambda _: take_rows(result, once)), new
+
+
 def run_rule(
     rule: Rule,
-    grads: Sequence[Array | None],
-    params: Sequence[Array | None],
+    grads: Sequence[Array | IndexedSlices | None],
+    params: Sequence[Array | IndexedSlices | None],
     slots: Sequence[Slots],
     shared: Mapping[str, Array],
     h: Hypers,
     count: Any,
-) -> tuple[list[Array | None], list[Slots], dict[str, Array]]:
+    rows: Rows = "all",
+) -> tuple[list[Array | IndexedSlices | None], list[Slots], dict[str, Array]]:
     """One update of every parameter in a list.
 
     Arithmetic runs in float32 for 16-bit parameters and in the parameter's own dtype otherwise;
@@ -68,11 +110,15 @@ def run_rule(
 
     Returns:
       For each parameter its change (its new value if `rule.replaces`) in the dtype of the
-      arithmetic, or None; the new slots; the new shared state.
+      arithmetic, or None; the new slots; the new shared state. Where only rows of it move, change or value
+      come as `IndexedSlices`: for a sparse gradient, unless `rows` is "all" and the rule is not still.
+
+    Raises:
+      TypeError: a sparse gradient is to move rows, and the rule goes by whole parameters.
     """
     prepared: dict[DType, Scalars] = {}
     numbers = rule.combine(h)
-    results: list[Array | None] = []
+    results: list[Array | IndexedSlices | None] = []
     new_slots: list[Slots] = []
     for g, w, s in zip(grads, params, slots, strict=True):
         if g is None or w is None:
@@ -82,14 +128,13 @@ def run_rule(
         dtype = compute_dtype(w.dtype)
         if dtype not in prepared:
             prepared[dtype] = _scalars_for(rule, numbers, shared, count, dtype)
-        result, new = rule.update(
-            g.astype(dtype),
-            w.astype(dtype),
-            {name: x.astype(dtype) for name, x in s.items()},
-            prepared[dtype],
-        )
+        if isinstance(g, IndexedSlices):
+            result, new = _update_rows(rule, g, w, s, prepared[dtype], dtype, rows)
+        else:
+            assert not isinstance(w, IndexedSlices)
+            result, new = _update(rule, g, w, s, prepared[dtype], dtype)
         results.append(result)
-        new_slots.append({name: new[name].astype(s[name].dtype) for name in s})
+        new_slots.append(new)
     return results, new_slots, rule.finish(shared, h, count)
 
 
@@ -97,7 +142,8 @@ def lift(rule: Rule, **h: Any) -> GradientTransformation:
     """The rule as a pure pair over pytrees, with the hyperparameters `h`.
 
     The updates have the dtypes of the parameters (of the gradients if none are given). Leaves of
-    the gradients that are `None` mean "no gradient": the update is `None`, the slots stay.
+    the gradients that are `None` mean "no gradient": the update is `None`, the slots stay. Leaves that are
+    `IndexedSlices` do what the dense gradient would; the update is sparse if the rule is still.
     """
 
     def init(params: Params) -> RuleState:
@@ -112,7 +158,7 @@ def lift(rule: Rule, **h: Any) -> GradientTransformation:
     def update(updates: Updates, state: OptState, params: Params | None = None) -> tuple[Updates, RuleState]:
         like = params if params is not None else next(iter(state.slots.values()), None)
         if like is None:
-            grads, treedef = jax.tree.flatten(updates, is_leaf=lambda x: x is None)
+            grads, treedef = jax.tree.flatten(updates, is_leaf=is_leaf)
         else:
             treedef = jax.tree.structure(like)
             grads = treedef.flatten_up_to(updates)
@@ -121,7 +167,7 @@ def lift(rule: Rule, **h: Any) -> GradientTransformation:
                 f"{type(rule).__name__} makes parameters anew and needs them. Received: params=None. "
                 "Pass the parameters: update(grads, state, params)."
             )
-        grads = [None if g is None else jnp.asarray(g) for g in grads]
+        grads = [g if is_leaf(g) else jnp.asarray(g) for g in grads]
         weights = grads if params is None else [jnp.asarray(w) for w in treedef.flatten_up_to(params)]
         columns = {name: treedef.flatten_up_to(tree) for name, tree in state.slots.items()}
         slots = [{name: columns[name][i] for name in columns} for i in range(len(grads))]
@@ -131,8 +177,11 @@ def lift(rule: Rule, **h: Any) -> GradientTransformation:
             if result is None or w is None:
                 out.append(None)
                 continue
-            change = result - w.astype(result.dtype) if rule.replaces else result
-            out.append(change.astype(w.dtype))
+            if rule.replaces:
+                assert isinstance(w, jax.Array)
+                old = take_rows(w, result) if isinstance(result, IndexedSlices) else w
+                result = map_values(lambda x, old=old: x - old.astype(x.dtype), result)
+            out.append(result.astype(w.dtype))
         new_state = RuleState(
             next_count(state.count),
             shared,

@@ -2,6 +2,7 @@
 
 import functools
 import itertools
+import operator
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator
@@ -10,7 +11,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.experimental import multihost_utils
 
+from optax_compat.taps import Indexing
 from optax_compat.tracing import is_tracer, outside_of_traces, tracing
 from optax_compat.types import Array, DType
 
@@ -178,8 +181,23 @@ class Variable:
             return self._present()
         return self.ref[...]
 
+    def _rows(self, indexing: Indexing, ids: Array) -> Array:
+        """Some rows of the value."""
+        overlay = here.overlay
+        if overlay is not None:
+            return overlay.rows_of(self, indexing, ids)
+        return indexing.rows(self.ref[...], ids) if tracing() else self._present_rows(indexing, ids)
+
+    def _present_rows(self, indexing: Indexing, ids: Array) -> Array:
+        """Some rows of the value, which is not handed out."""
+        if self._ref is None:
+            return indexing.rows(self._present(), ids)
+        return _rows_of_ref(indexing.rows, self._ref, ids)
+
     def _write(self, array: Array) -> None:
         if self._ref is None and not tracing():
+            if array.sharding != self._array.sharding:
+                mark_changed()
             self._array, self._lent = array, True
         else:
             self.ref[...] = array
@@ -209,11 +227,11 @@ class Variable:
         return self._read() if overlay is None else overlay.value_of(self)
 
     def numpy(self) -> np.ndarray:
-        """The present value as a NumPy array of its own."""
+        """The present value as a NumPy array of its own. All processes ask together for a split one."""
         overlay = here.overlay
         if overlay is None and self._ref is None and not tracing():
-            return np.array(self._present())
-        return np.array(self.value)
+            return np.array(_whole(self._present()))
+        return np.array(_whole(self.value))
 
     def assign(
         self, value: Any, use_locking: bool | None = None, name: str | None = None, read_value: bool = True
@@ -281,6 +299,11 @@ class Variable:
         return self._ref
 
     @property
+    def path(self) -> str:
+        """The name (Keras)."""
+        return self.name
+
+    @property
     def shape(self) -> Shape:
         """The shape, a tuple."""
         return Shape(self._storage().shape)
@@ -342,6 +365,9 @@ class Variable:
         return float(self.value)
 
     def __getitem__(self, index: Any) -> Array:
+        is_array = isinstance(index, jax.Array | np.ndarray)
+        if is_array and self.ndim and jnp.issubdtype(index.dtype, jnp.integer):
+            return self._rows(_AS_JAX, jnp.asarray(index))
         return self.value[index]
 
     def __neg__(self) -> Array:
@@ -411,6 +437,13 @@ class Variable:
         return self.value >= _plain(other)
 
 
+def _whole(array: Array) -> Any:
+    """The array, with the parts that other processes have."""
+    if is_tracer(array) or array.is_fully_addressable or array.is_fully_replicated:
+        return array
+    return multihost_utils.process_allgather(array, tiled=True)
+
+
 def _rebuild(value: np.ndarray, trainable: bool, name: str, constraint: Constraint | None) -> Variable:
     return Variable(value, trainable, name, value.dtype, constraint)
 
@@ -420,6 +453,23 @@ def _plain(x: Any) -> Any:
     if isinstance(x, Variable):
         return x.value
     return jnp.asarray(x) if isinstance(x, np.ndarray | list) else x
+
+
+def _indices(ids: Array, n: int) -> Array:
+    ids = ids.astype(jnp.int32) if ids.dtype.itemsize < 4 else ids  # narrow ones may not hold n
+    ids = jnp.where(ids < 0, ids + n, ids)
+    return ids if ids.ndim else jnp.clip(ids, 0, n - 1)  # a single row is a slice to JAX
+
+
+_AS_JAX = Indexing(operator.getitem, _indices)
+"""As JAX indexes arrays: negative ids count from the end, and in the place of what is outside stands the
+nearest row, to which no gradient comes back, except if there is a single id."""
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _rows_of_ref(rows: Callable[[Array, Array], Array], ref: Any, ids: Array) -> Array:
+    # Compiled, because an eager read of a ref copies all of it.
+    return rows(ref[...], ids)
 
 
 _KINDS = (jnp.bool_, jnp.unsignedinteger, jnp.signedinteger, jnp.floating, jnp.complexfloating)
@@ -439,6 +489,11 @@ _one_at_a_time = threading.Lock()
 def changes() -> int:
     """How often variables became refs or got a constraint: compiled updates look again when this rises."""
     return _changes[0]
+
+
+def mark_changed() -> None:
+    """Says that variables have moved to other devices."""
+    _changes[0] += 1
 
 
 def promote(variables: Iterable[Variable]) -> None:

@@ -54,6 +54,9 @@ CASES = [
     Case(
         "tf1-proximal-adagrad", lambda: tf1.ProximalAdagradOptimizer(0.1, 0.1, 0.01, 0.01), moves_at_zero=True
     ),
+    Case("addons-lazy-adam", lambda: oc.addons.LazyAdam(0.05)),
+    Case("addons-lazy-adam-tf1", lambda: oc.addons.LazyAdamOptimizer(0.05)),
+    Case("addons-lazy-adam-gs", lambda: oc.addons.LazyAdamGSOptimizer(3, 0.05)),
     Case("keras-sgd", lambda: keras.SGD(0.1, momentum=0.9, nesterov=True), complex_ok=True),
     Case("keras-rmsprop", lambda: keras.RMSprop(0.05, momentum=0.5, centered=True, epsilon=0.1)),
     Case("keras-adam", lambda: keras.Adam(0.05, amsgrad=True)),
@@ -97,6 +100,7 @@ CASES = [
     pure("adamaxw", oc.adamaxw(0.05), moves_at_zero=True),
     pure("amsgrad", oc.amsgrad(0.05)),
     pure("adagrad", oc.adagrad(0.1)),
+    pure("rowwise-adagrad", oc.rowwise_adagrad(0.1), temporaries=1),
     pure("adadelta", oc.adadelta(1.0), temporaries=2),
     pure("rmsprop", oc.rmsprop(0.05, centered=True, momentum=0.9)),
     pure("lion", oc.lion(0.01), moves_at_zero=True, temporaries=1),

@@ -66,7 +66,47 @@ def test_keras_loop_learns_and_draws_its_curves(
     assert f"test accuracy: {result.test_accuracy:.4f}" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("name", ["digits", "functional_digits", "keras_loop"])
+def test_mixed_precision_is_as_accurate_as_float32_and_skips_what_overflows(
+    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = tmp_path / "curves.png"
+    runs = load("mixed_precision").main(["--epochs", "8", "--output", str(output)]).runs
+    best = runs["float32"].accuracies[-1]
+    assert best >= 0.96
+    for dtype in ("bfloat16", "float16"):
+        assert abs(runs[dtype].accuracies[-1] - best) <= 0.01
+    steps = 8 * (1437 // 32)
+    run = runs["float16"]
+    assert set(range(99, steps, 100)) <= set(run.skipped)
+    for i in run.skipped[1:]:
+        assert run.scales[i] == run.scales[i - 1] / 2
+    assert output.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
+    assert f"float32: test accuracy {best:.4f}" in capsys.readouterr().out
+
+
+def test_recommender_comes_near_the_noise_and_pays_for_rows_only(
+    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recommender, output = load("recommender"), tmp_path / "picture.png"
+    small = "--users 200 --items 100 --ratings 60000 --epochs 10 --rows 300000"
+    result = recommender.main([*small.split(), "--output", str(output)])
+    last, noise = result.errors[-1], recommender.NOISE
+    assert last.test < 1.05 * noise
+    # The variance of a least-squares fit is that of the noise times parameters / ratings.
+    fit = noise * np.sqrt((200 + 100) * (recommender.RANK + 1) / 60000)
+    assert 0.8 * fit < last.truth < 1.2 * fit
+    # The noise of the test ratings is independent of what was learnt.
+    assert last.test**2 == pytest.approx(noise**2 + last.truth**2, rel=0.05)
+    assert result.rates[0] == pytest.approx(0.02) and result.rates[-1] < 0.1 * result.rates[0]
+    sparse, dense = result.seconds[300000]
+    assert dense > 5 * sparse
+    assert output.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
+    assert f"test RMSE: {last.test:.4f} stars" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "name", ["digits", "functional_digits", "keras_loop", "mixed_precision", "recommender"]
+)
 def test_example_without_its_extras_says_what_to_install(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "tqdm", None)
     monkeypatch.delitem(sys.modules, "digits", raising=False)  # which keras_loop imports

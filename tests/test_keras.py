@@ -69,7 +69,8 @@ def close(actual: Any, expected: Any, tolerance: float, what: str = "") -> None:
 
 # "float64" are runs with Keras's default of float32 rates; "floatx64" those with float64 ones.
 RUNS = [
-    *((case, dtype) for case in CASES for dtype in ("float32", "float64")),
+    *((case, "float32") for case in {case[0]: case for case in CASES}.values()),  # one of each class
+    *((case, "float64") for case in CASES),
     *((case, "floatx64") for case in CASES if case[2] in SCHEDULED),
     *((case, "tensorflow64") for case in CASES if case[2] in keras_cases.ON_TENSORFLOW_TOO),
 ]
@@ -145,8 +146,6 @@ def check_config(opt: Any, golden: golden_files.Golden) -> None:
     """The same keys and values; Keras gives the rate as its float32 variable holds it."""
     ours, theirs = json.loads(json.dumps(opt.get_config())), dict(golden.config)
     ours.pop("exclude_from_weight_decay", None)  # which Keras does not save
-    if "exclude_layers" in theirs:
-        theirs["exclude_layers"] = theirs["exclude_layers"] or None
     assert {k: flat(x) for k, x in ours.items()} == {k: flat(x) for k, x in theirs.items()}
 
 
@@ -557,6 +556,8 @@ def test_excluded_variables_keep_their_values_B51() -> None:
     opt.exclude_from_weight_decay(var_list=twins[1:])
     opt.apply([jnp.zeros(())] * 2, twins)
     np.testing.assert_allclose([float(v) for v in twins], [1.9, 2.0], rtol=1e-6)
+    opt = keras.AdamW(0.1, weight_decay=0.5)
+    opt.build(twins)
     with nothing_changes(opt), pytest.raises(ValueError, match="'nothing'.*'twin'"):
         opt.exclude_from_weight_decay(var_names=["nothing"])
 
@@ -611,8 +612,6 @@ BAD_ARGUMENTS: dict[str, Callable[[], Any]] = {
     "momentum=1.5": lambda: keras.SGD(momentum=1.5),
     "momentum=None": lambda: keras.SGD(momentum=None),  # pyright: ignore[reportArgumentType]
     "learning_rate=1 (int)": lambda: keras.SGD(1),
-    "learning_rate=np.float32": lambda: keras.SGD(np.float32(0.1)),
-    "learning_rate=array": lambda: keras.SGD(jnp.asarray(0.1)),
     "learning_rate=None": lambda: keras.SGD(None),
     "learning_rate='0.1'": lambda: keras.SGD("0.1"),
     "learning_rate=schedule dictionary": lambda: keras.SGD(schedules.serialize(EXPONENTIAL)),
@@ -801,6 +800,7 @@ def test_learning_rate_may_be_a_function_of_no_arguments() -> None:
     np.testing.assert_allclose(v.numpy(), [0.25, 1.25])
 
 
+@pytest.mark.filterwarnings("ignore:.*compiled before")
 def test_options_can_be_set_while_training() -> None:
     v, opt = variable((0.0, 0.0)), keras.SGD(1.0)
     g = jnp.array([3.0, 4.0])
@@ -1016,10 +1016,7 @@ def test_configuration_of_keras_loads_and_comes_back(case: keras_cases.Case) -> 
     entry = json.loads(json.dumps(entry))
     for opt in (keras.deserialize(entry), keras.get(entry), getattr(keras, case[0]).from_config(config)):
         assert type(opt) is getattr(keras, case[0])
-        theirs = dict(config)
-        if "exclude_layers" in theirs:
-            theirs["exclude_layers"] = opt.get_config()["exclude_layers"]
-        assert json.loads(json.dumps(opt.get_config())) == theirs
+        assert json.loads(json.dumps(opt.get_config())) == config
     ours = keras_cases.make(case, keras)
     saved = json.loads(json.dumps(keras.serialize(ours)))
     assert keras.deserialize(saved).get_config() == ours.get_config()
@@ -1241,6 +1238,7 @@ def test_variables_of_ones_own_by_name_and_initializer() -> None:
 # ---- Options of some variables
 
 
+@pytest.mark.filterwarnings("ignore:.*compiled before")
 def test_variable_options_scale_and_freeze() -> None:
     kernel, bias, other = variable(1.0, "dense/kernel"), variable(1.0, "dense/bias"), variable(1.0, "other")
     opt = keras.SGD(0.5, momentum=0.5)
@@ -1258,8 +1256,10 @@ def test_variable_options_scale_and_freeze() -> None:
     # kernel: momentum .5 * -.25 - 4 * .5; bias: its first update
     np.testing.assert_allclose([float(x) for x in v], [0.75 - 2.125, 0.5, -1.5])
     opt.set_variable_options("", trainable=False)
-    with nothing_changes(opt), pytest.raises(ValueError, match="frozen"):
+    before = values([*v, *opt.variables])
+    with pytest.raises(ValueError, match="frozen"):
         opt.apply(g, v)
+    assert_equal([*v, *opt.variables], before)
 
 
 def test_variable_options_with_the_whole_pipeline() -> None:
@@ -1269,55 +1269,6 @@ def test_variable_options_with_the_whole_pipeline() -> None:
     np.testing.assert_array_equal(b.numpy(), np.linspace(0, 2, 3, dtype="float32"))
     np.testing.assert_allclose(a.numpy(), c.numpy(), rtol=1e-6)
     assert len(frozen.variables) == len(opt.variables)
-
-
-# ---- Several optimizers
-
-
-def multi() -> keras.MultiOptimizer:
-    inner = {"bias": keras.SGD(1.0, name="for_bias"), "table.*": keras.Adagrad(0.5)}
-    return keras.MultiOptimizer(keras.OptimizerMap(keras.SGD(0.5, momentum=0.5), inner))
-
-
-def test_multi_optimizer_hands_variables_out_by_name() -> None:
-    opt = multi()
-    v = [variable(1.0, name) for name in ("bias", "table_1", "kernel", "my_bias")]
-    step = jax.jit(lambda: opt.apply([jnp.array(1.0)] * 4, v))
-    opt.apply([jnp.array(1.0)] * 4, v)
-    step()
-    adagrad = 1 - 0.5 / np.sqrt(1.1 + 1e-7) - 0.5 / np.sqrt(2.1 + 1e-7)
-    np.testing.assert_allclose([float(x) for x in v], [-1.0, adagrad, -0.25, -0.25], rtol=1e-6)
-    assert int(opt.iterations) == 2
-    assert [int(o.iterations) for o in opt.optimizer_map] == [2, 2, 2]
-    assert opt.get_slot(v[2], "momentum") is not None and opt.get_slot(v[0], "momentum") is None
-    with pytest.raises(behaviour("learning_rate of MultiOptimizer"), match="Received"):
-        opt.learning_rate = 0.5
-    saved = opt.state_dict()
-    config = json.loads(json.dumps(keras.MultiOptimizer.get_config(opt)))
-    twin = keras.MultiOptimizer.from_config(config)
-    w = [copy.deepcopy(x) for x in v]
-    twin.build(w)
-    twin.load_state_dict(saved)
-    opt.apply([jnp.array(1.0)] * 4, v)
-    twin.apply([jnp.array(1.0)] * 4, w)
-    assert_equal(w, v)
-    opt.reset()
-    assert int(opt.iterations) == 0 and not np.any(np.asarray(opt.get_slot(v[2], "momentum")))
-
-
-def test_multi_optimizer_changes_nothing_on_error() -> None:
-    opt = multi()
-    v = [variable(1.0, name) for name in ("bias", "table_1", "kernel")]
-    opt.apply([jnp.array(1.0)] * 3, v)
-    before = values([*v, *opt.variables])
-    with pytest.raises(ValueError):
-        opt.apply([jnp.array(1.0), jnp.array(1.0), jnp.ones(2)], v)
-    assert_equal([*v, *opt.variables], before)
-    both = keras.OptimizerMap(keras.SGD(), {"b.*": keras.SGD(), ".*s": keras.SGD()})
-    with pytest.raises(ValueError, match="'bias'"):
-        keras.MultiOptimizer(both).apply([jnp.array(1.0)], [variable(1.0, "bias")])
-    with pytest.raises(TypeError, match="Received"):
-        keras.MultiOptimizer({"bias": keras.SGD()})  # pyright: ignore[reportArgumentType]
 
 
 # ---- Inside jit

@@ -36,7 +36,10 @@ quiet = pytest.mark.filterwarnings(
 )
 
 
-@pytest.fixture(params=["float32", "float64"])
+RUNS = [*((case, "float32") for case in LAST.values()), *((case, "float64") for case in CASES)]
+
+
+@pytest.fixture
 def dtype(request: pytest.FixtureRequest) -> Iterator[str]:
     with jax.enable_x64(request.param == "float64"):
         yield request.param
@@ -81,7 +84,9 @@ def weights_of(opt: legacy.Optimizer) -> dict[str, np.ndarray]:
 
 
 @quiet
-@pytest.mark.parametrize("case", CASES, ids=IDS)
+@pytest.mark.parametrize(
+    ("case", "dtype"), RUNS, ids=[f"{case[2]}-{dtype}" for case, dtype in RUNS], indirect=["dtype"]
+)
 def test_trajectory_weights_and_config_equal_tf_keras(case: keras_cases.Case, dtype: str) -> None:
     golden = golden_files.load("keras_legacy", case[2], dtype, case[1])
     tolerance = tolerance_of(case, dtype)
@@ -259,6 +264,29 @@ def test_jit_equals_eager_bitwise(make: Callable[[], Any]) -> None:
     assert eager.keys() == jitted.keys()
     for name in eager:
         np.testing.assert_array_equal(eager[name], jitted[name], err_msg=name)
+
+
+@pytest.mark.parametrize("kind", ["Auto", "Explicit"])
+def test_first_step_in_jit_of_a_sharded_variable(kind: str) -> None:
+    mesh = jax.make_mesh((4,), ("x",), axis_types=(getattr(jax.sharding.AxisType, kind),))
+    where = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("x"))
+    start, ones = np.arange(8, dtype="float32"), jnp.ones(8)
+    for make in (lambda: legacy.Ftrl(0.1, global_clipnorm=0.5, decay=0.1), legacy.Nadam):
+        plain, sharded = make(), make()
+        w = variable(start)
+        for _ in range(3):
+            plain.apply_gradients([(ones, w)])
+        with jax.set_mesh(mesh):
+            v = variable(jax.device_put(start, where))
+            g = jax.device_put(ones, where)
+            step = jax.jit(lambda opt=sharded, g=g, v=v: opt.apply_gradients([(g, v)]))
+            step()
+            sharded.set_weights(sharded.get_weights())
+            step()
+            sharded.apply_gradients([(g, v)])
+        np.testing.assert_allclose(v.numpy(), w.numpy(), rtol=1e-6, atol=1e-6)
+        for cell in (v, *(c for c in sharded.weights if c.shape)):
+            assert cell.value.sharding.is_equivalent_to(where, 1)
 
 
 def test_small_programs_print_what_tf_keras_prints() -> None:
@@ -535,7 +563,7 @@ def test_nadam_decay_is_its_schedule_decay() -> None:
     np.testing.assert_array_equal(stepped(opt, times=3), stepped(twin, times=3))
     with pytest.raises(AttributeError):
         opt.decay = 0.2  # pyright: ignore[reportAttributeAccessIssue]
-    with pytest.raises(ValueError, match="must not be negative"):
+    with pytest.raises(ValueError, match="must be 0 or more"):
         legacy.Nadam(schedule_decay=-0.1)
 
 
@@ -624,6 +652,79 @@ def test_momentum_that_comes_late_is_refused() -> None:
     np.testing.assert_allclose(stepped(opt, (1.0, 1.0), times=2), [1 - 1 - 1.9, 2 - 1 - 1.9], rtol=1e-6)
 
 
+BAD_NUMBERS: list[tuple[type[Exception], str, Any]] = [
+    (ValueError, "decay", -1.0),
+    (ValueError, "decay", "x"),
+    (ValueError, "momentum", 1.5),
+    (ValueError, "momentum", -0.1),
+    (ValueError, "momentum", None),
+    (ValueError, "clipnorm", -1.0),
+    (ValueError, "clipvalue", "x"),
+    (ValueError, "global_clipnorm", [1.0]),
+    (TypeError, "learning_rate", None),
+    (TypeError, "learning_rate", "x"),
+    (TypeError, "learning_rate", 1j),
+    (ValueError, "learning_rate", np.ones(2)),
+]
+
+
+@pytest.mark.parametrize(("error", "name", "bad"), BAD_NUMBERS)
+def test_bad_numbers_are_refused_as_arguments_and_attributes(
+    error: type[Exception], name: str, bad: Any
+) -> None:
+    with pytest.raises(error, match=r"Received: .*\. [A-Z]"):
+        legacy.SGD(**{name: bad})
+    opt = legacy.SGD(0.5, momentum=0.5, decay=0.5)
+    before = opt.get_config()
+    with pytest.raises(error, match=r"Received: .*\. [A-Z]"):
+        setattr(opt, name, bad)
+    assert opt.get_config() == before
+
+
+@pytest.mark.parametrize(
+    ("name", "bad"),
+    [
+        ("learning_rate_power", 0.1),
+        ("l1_regularization_strength", -1.0),
+        ("l2_regularization_strength", -1.0),
+        ("l2_shrinkage_regularization_strength", "x"),
+    ],
+)
+def test_numbers_of_ftrl_are_checked_as_attributes(name: str, bad: Any) -> None:
+    opt = legacy.Ftrl()
+    with pytest.raises(ValueError, match=f"{name} must be"):
+        setattr(opt, name, bad)
+    assert opt.get_config() == legacy.Ftrl().get_config()
+
+
+@pytest.mark.parametrize(
+    ("error", "make"),
+    [
+        (ValueError, lambda: legacy.Adagrad(initial_accumulator_value="x")),  # pyright: ignore[reportArgumentType]
+        (ValueError, lambda: legacy.Nadam(schedule_decay="x")),
+        (ValueError, lambda: legacy.Nadam(schedule_decay=None)),
+        (TypeError, lambda: legacy.Adam(epsilon="x")),  # pyright: ignore[reportArgumentType]
+        (TypeError, lambda: legacy.SGD(gradient_transformers=3)),
+        (TypeError, lambda: legacy.SGD(gradient_transformers=[3])),
+        (TypeError, lambda: legacy.SGD(gradient_aggregator=3)),
+        (AttributeError, lambda: setattr(legacy.Nadam(), "decay", 0.1)),
+    ],
+)
+def test_other_bad_arguments_say_what_is_wrong(error: type[Exception], make: Callable[[], Any]) -> None:
+    with pytest.raises(error, match=r"Received: .*\. [A-Z]"):
+        make()
+
+
+def test_numbers_may_be_arrays_without_axes() -> None:
+    for x in (np.array(0.5), jnp.array(0.5), np.float16(0.5)):
+        opt = legacy.SGD(x, momentum=0.25, decay=x)
+        opt.momentum = x
+        opt.clipvalue = x
+        np.testing.assert_allclose(
+            stepped(opt, times=2), [1 - 0.25 - 0.25 / 1.5 - 0.125] * 2 + np.array([0, 1])
+        )
+
+
 # ---- apply_gradients and minimize
 
 
@@ -687,6 +788,9 @@ def test_minimize_takes_a_function_for_var_list() -> None:
     opt = legacy.SGD(0.1)
     assert int(opt.minimize(loss, lambda: made)) == 1
     np.testing.assert_allclose(made[0].numpy(), [0.8, 1.6, 2.4], rtol=1e-6)
+    for gives in (None, []):
+        with pytest.raises(ValueError, match="gives none"):
+            opt.minimize(loss, lambda gives=gives: gives)
 
 
 def test_errors_change_nothing() -> None:
@@ -818,16 +922,28 @@ def test_set_weights_takes_lists_of_older_optimizers() -> None:
         opt.set_weights([np.ones(2)])
 
 
-def test_set_weights_refuses_what_does_not_fit() -> None:
+@pytest.mark.parametrize(
+    ("error", "bad"),
+    [
+        (raises("set_weights of wrong length"), [np.int64(1)]),
+        (raises("set_weights of wrong shape"), [np.int64(1), np.ones(2), np.ones(3)]),
+        (TypeError, [np.int64(1), np.ones(2), np.ones(2) * 1j]),
+        (TypeError, [np.int64(1), np.ones(2), None]),
+        (TypeError, [1.5, np.ones(2), np.ones(2)]),
+        (ValueError, [-1, np.ones(2), np.ones(2)]),
+        (ValueError, [2**31, np.ones(2), np.ones(2)]),
+        (TypeError, None),
+    ],
+)
+def test_set_weights_refuses_what_does_not_fit(error: type[Exception], bad: Any) -> None:
     opt = legacy.Adam()
     stepped(opt)
     before = opt.get_weights()
-    with pytest.raises(raises("set_weights of wrong length"), match="3 weights"):
-        opt.set_weights([np.int64(1)])
-    with pytest.raises(raises("set_weights of wrong shape"), match="must have its shape"):
-        opt.set_weights([np.int64(1), np.ones(2), np.ones(3)])
+    with pytest.raises(error, match=r"Received: .*\. [A-Z]"):
+        opt.set_weights(bad)
     for a, b in zip(before, opt.get_weights(), strict=True):
         np.testing.assert_array_equal(a, b)
+    opt.set_weights(x for x in before)
 
 
 def test_state_goes_by_name_and_copies_go_on() -> None:
@@ -899,6 +1015,34 @@ def test_configuration_has_what_was_set_since() -> None:
         }
     )
     assert (stepped(legacy.Adam.from_config(config)) == stepped(opt)).all()
+
+
+def test_options_of_variables_are_part_of_the_configuration() -> None:
+    a, b = (oc.Variable(np.ones(2, "float32"), name=name) for name in "ab")
+    opt = legacy.SGD(0.5, momentum=0.5)
+    opt.set_variable_options(a, learning_rate_multiplier=legacy.schedules.ExponentialDecay(0.5, 1, 0.5))
+    opt.set_variable_options("b", trainable=False)
+    config = json.loads(json.dumps(opt.get_config()))
+    assert [o["selector"] for o in config["variable_options"]] == ["^a$", "b"]
+    twin = legacy.deserialize({"class_name": "SGD", "config": config})
+    assert twin.get_config() == opt.get_config()
+    for _ in range(2):
+        twin.apply_gradients([(jnp.ones(2), a), (jnp.ones(2), b)])
+    # a: 1 - .25, then - (.5 * .25 + .125)
+    np.testing.assert_allclose([a.numpy()[0], b.numpy()[0]], [0.5, 1.0])
+
+
+def test_what_is_chosen_and_is_nowhere_warns_once() -> None:
+    a, b = (oc.Variable(np.ones(2, "float32"), name=name) for name in "ab")
+    opt = legacy.SGD(0.5)
+    opt.set_variable_options("b", learning_rate_multiplier=0.5)
+    with pytest.warns(UserWarning, match=r"'b'; variables \['a'\]"):
+        opt.apply_gradients([(jnp.ones(2), a)])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        opt.apply_gradients([(jnp.ones(2), a)])
+        opt.apply_gradients([(jnp.ones(2), b)])
+    assert b.numpy()[0] == 0.75
 
 
 def test_rates_from_older_configurations() -> None:

@@ -72,7 +72,7 @@ def deleted(shape: tuple = ()) -> jax.Array:
 
 # ---- bad input
 
-G, DELETED = jnp.ones(2), deleted()
+G, DELETED, DELETED_ROWS = jnp.ones(2), deleted(), deleted((2,))
 FLOAT_REF = jax.new_ref(jnp.array(3.0))
 BAD = {
     "shape": (
@@ -87,7 +87,23 @@ BAD = {
     "text": (lambda h: h.apply(G, "text"), TypeError, "'b'.*'text'"),
     "an object": (lambda h: h.apply(G, object()), TypeError, "'b'"),
     "a ragged list": (lambda h: h.apply([[1.0], 2.0], 1.0), TypeError, "'w'"),
-    "sparse": (lambda h: h.apply(oc.IndexedSlices(G, [0, 0]), 1.0), TypeError, "'w'.*to_dense"),
+    "sparse rows": (
+        lambda h: h.apply(oc.IndexedSlices(jnp.ones((2, 1)), [0, 0]), 1.0),
+        ValueError,
+        r"'w'.*rows of its shape \(2,\)",
+    ),
+    "sparse table": (lambda h: h.apply(oc.IndexedSlices(G, [0, 0], (3,)), 1.0), ValueError, "'w'.*shape"),
+    "sparse scalar": (lambda h: h.apply(G, oc.IndexedSlices(G, [0, 0])), ValueError, "'b'.*rows"),
+    "sparse integers": (
+        lambda h: h.apply(oc.IndexedSlices(jnp.ones(2, int), [0, 0]), 1.0),
+        TypeError,
+        "'w'.*int32",
+    ),
+    "sparse deleted": (
+        lambda h: h.apply(oc.IndexedSlices(DELETED_ROWS, [0, 0]), 1.0),
+        RuntimeError,
+        "'w'.*deleted or donated",
+    ),
     "deleted gradient": (lambda h: h.apply(G, DELETED), RuntimeError, "'b'.*deleted or donated"),
     "all None": (
         lambda h: h.apply(None, None),

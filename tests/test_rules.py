@@ -23,10 +23,11 @@ from optax_compat.rules.ftrl import Ftrl
 from optax_compat.rules.lamb import Lamb
 from optax_compat.rules.lion import Lion
 from optax_compat.rules.momentum import GradientDescent, Momentum
-from optax_compat.rules.muon import Muon
+from optax_compat.rules.muon import AdamBesideMuon, Muon
 from optax_compat.rules.nadam import Nadam
 from optax_compat.rules.proximal import ProximalGradientDescent
 from optax_compat.rules.rmsprop import RMSProp
+from optax_compat.rules.rowwise_adagrad import RowwiseAdagrad
 from optax_compat.rules.rule import Rule
 from optax_compat.rules.schedule_free import ScheduleFreeAdamW
 from optax_compat.rules.trust_ratio import TrustRatio
@@ -76,6 +77,12 @@ def adagrad(root: Callable[[Any, float], Any]) -> Reference:
     return step
 
 
+def rowwise_adagrad(w: Any, g: Any, s: Slots, t: int, h: Hypers) -> Any:
+    of_row = tuple(range(1, g.ndim))
+    a = s["sum_of_squares"] = s["sum_of_squares"] + (g**2).mean(axis=of_row)
+    return w - h["lr"] * g / (np.sqrt(np.expand_dims(a, of_row)) + h["eps"])
+
+
 def adagrad_da(w: Any, g: Any, s: Slots, t: int, h: Hypers) -> Any:
     s["sum"], s["sum_of_squares"] = s["sum"] + g, s["sum_of_squares"] + g**2
     divisor = h["l2"] * t * h["lr"] + np.sqrt(s["sum_of_squares"])
@@ -107,6 +114,14 @@ def adam_hat(amsgrad: bool = False) -> Reference:
         return w - alpha * m / (np.sqrt(v) + h["eps"])
 
     return step
+
+
+def adam_global_step(w: Any, g: Any, s: Slots, t: int, h: Hypers) -> Any:
+    return adam_hat()(w, g, s, h["global_step"] + 1, h)
+
+
+def adam_beside_muon(w: Any, g: Any, s: Slots, t: int, h: Hypers) -> Any:
+    return adam_hat()(w, g, s, t, {**h, "lr": h["lr"] * h["adam_lr_ratio"]})
 
 
 def adam_paper(
@@ -270,6 +285,7 @@ CASES = {
     "adagrad_none": Case(Adagrad("none"), adagrad(lambda a, eps: np.sqrt(a)), ADAGRAD, SQUARES),
     "adagrad_inside": Case(Adagrad("inside"), adagrad(lambda a, eps: np.sqrt(a + eps)), ADAGRAD, SQUARES),
     "adagrad_outside": Case(Adagrad("outside"), adagrad(lambda a, eps: np.sqrt(a) + eps), ADAGRAD, SQUARES),
+    "rowwise_adagrad": Case(RowwiseAdagrad(), rowwise_adagrad, ADAGRAD, SQUARES),
     "adagrad_da": Case(AdagradDA(), adagrad_da, PENALTIES | {"initial": 0.1}, SQUARES),
     "proximal": Case(ProximalGradientDescent(), proximal, PENALTIES),
     "proximal_adagrad": Case(ProximalAdagrad(), proximal_adagrad, PENALTIES | {"initial": 0.1}, SQUARES),
@@ -277,6 +293,8 @@ CASES = {
     "adam_hat_stored": Case(Adam("hat", "stored"), adam_hat(), ADAM),
     "adam_hat_computed": Case(Adam("hat", "computed"), adam_hat(), ADAM),
     "amsgrad_hat": Case(Adam("hat", amsgrad="raw"), adam_hat(amsgrad=True), ADAM),
+    "adam_beside_muon": Case(AdamBesideMuon("hat"), adam_beside_muon, ADAM | {"adam_lr_ratio": 0.3}),
+    "adam_global_step": Case(Adam("hat", "global_step"), adam_global_step, ADAM | {"global_step": 2}),
     "adam_paper": Case(Adam(), adam_paper(), PAPER),
     "adam_paper_stored": Case(Adam(powers="stored"), adam_paper(), PAPER),
     "adam_nesterov": Case(Adam(nesterov=True), adam_paper(nesterov=True), PAPER),
@@ -800,4 +818,5 @@ def test_muon_takes_matrices_only() -> None:
 
 def test_rules_that_look_at_a_whole_parameter_say_so() -> None:
     whole = {type(case.rule) for case in CASES.values() if not case.rule.elementwise}
-    assert whole == {Adafactor, Lamb, Muon, TrustRatio}
+    assert whole == {Adafactor, Lamb, Muon, RowwiseAdagrad, TrustRatio}
+    assert {rule for rule in whole if rule.rowwise} == {RowwiseAdagrad}

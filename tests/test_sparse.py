@@ -1,6 +1,9 @@
 """`IndexedSlices`: sums over repeated rows, against NumPy."""
 
+import types
+
 import jax
+import jax.experimental.sparse
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -110,3 +113,89 @@ def test_it_is_a_pytree_of_values_and_indices() -> None:
 def test_misfits_are_refused(values, indices, error: type, match: str) -> None:
     with pytest.raises(error, match=match):
         oc.IndexedSlices(values, indices)
+
+
+# ---- rows that are not there, conversions
+
+
+def test_rows_that_the_table_does_not_have_are_dropped() -> None:
+    g = oc.IndexedSlices(jnp.ones((3, 2)), jnp.array([-1, 4, 1]), (4, 2))
+    np.testing.assert_array_equal(g.to_dense(), [[0, 0], [1, 1], [0, 0], [0, 0]])
+    summed = g.sum_duplicates()
+    assert summed.indices.tolist() == [1, 4, 4]
+    np.testing.assert_array_equal(summed.to_dense(), g.to_dense())
+
+
+def test_sum_duplicates_of_summed_rows_is_the_same() -> None:
+    g = slices().sum_duplicates()
+    assert g.sum_duplicates() is g and (g * 2.0).sum_duplicates().indices is g.indices
+
+
+def test_it_comes_from_a_bcoo_of_rows() -> None:
+    table = np.array([[0.0, 0.0], [1.0, 2.0], [0.0, 0.0], [3.0, 0.0]], np.float32)
+    x = jax.experimental.sparse.BCOO.fromdense(table, n_dense=1, nse=3)  # one row too many
+    g = oc.IndexedSlices.convert(x)
+    assert g.dense_shape == (4, 2) and g.indices.shape == (3,)
+    np.testing.assert_array_equal(g.to_dense(), table)
+    with pytest.raises(ValueError, match="n_sparse=2.*n_dense=1"):
+        oc.IndexedSlices.convert(jax.experimental.sparse.BCOO.fromdense(table))
+
+
+@pytest.mark.parametrize("dense_shape", [None, np.array([4, 2])])
+def test_it_comes_from_what_looks_like_tensorflows(dense_shape) -> None:
+    like = types.SimpleNamespace(values=VALUES, indices=INDICES, dense_shape=dense_shape)
+    g = oc.IndexedSlices.convert(like)
+    np.testing.assert_array_equal(g.to_dense((4, 2)), dense())
+    assert oc.IndexedSlices.convert(g) is g
+    with pytest.raises(TypeError, match="IndexedSlices or a BCOO.*ndarray"):
+        oc.IndexedSlices.convert(VALUES)
+
+
+@pytest.mark.parametrize(
+    "make", [lambda g: g, lambda g: types.SimpleNamespace(**vars(g))], ids=["ours", "like"]
+)
+def test_gradients_of_rows_that_are_not_there_are_refused_eagerly(make) -> None:
+    v = oc.Variable(jnp.zeros((4, 2)), name="table")
+    opt = oc.tf1.GradientDescentOptimizer(1.0)
+    for row in (-1, 4):
+        with pytest.raises(ValueError, match=rf"'table'.*\[0, 4\).*index {row}"):
+            opt.apply_gradients([(make(oc.IndexedSlices(jnp.ones((2, 2)), [1, row], (4, 2))), v)])
+    assert not v.numpy().any() and opt.iterations == 0
+    jax.jit(lambda: opt.apply_gradients([(oc.IndexedSlices(jnp.ones((2, 2)), [1, 4], (4, 2)), v)]))()
+    np.testing.assert_array_equal(v.numpy(), [[0, 0], [-1, -1], [0, 0], [0, 0]])
+
+
+def test_optimizers_take_a_bcoo() -> None:
+    v = oc.Variable(jnp.ones((4, 2)), name="table")
+    g = jax.experimental.sparse.BCOO.fromdense(dense(), n_dense=1)
+    oc.tf1.GradientDescentOptimizer(1.0).apply_gradients([(g, v)])
+    np.testing.assert_array_equal(v.numpy(), 1 - dense())
+
+
+def test_sums_of_16_bit_rows_do_not_stall() -> None:
+    g = oc.IndexedSlices(jnp.ones((1000, 1), jnp.bfloat16), np.zeros(1000, int), (2, 1))
+    assert float(g.sum_duplicates().values[0, 0]) == float(g.to_dense()[0, 0]) == 1000
+    assert float(oc.apply_updates(jnp.zeros((2, 1), jnp.bfloat16), g)[0, 0]) == 1000
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "match"),
+    [
+        (lambda: oc.IndexedSlices(np.ones((1, 2)), [1], (3, 5)), ValueError, r"\(5,\).*\(1, 2\)"),
+        (lambda: slices() + oc.IndexedSlices(VALUES, INDICES, (5, 2)), ValueError, r"\(4, 2\) and \(5, 2\)"),
+        (lambda: slices() * np.ones((5, 1)), TypeError, "scalars"),
+        (lambda: slices() / np.ones((5, 1)), TypeError, "scalars"),
+        (
+            lambda: oc.IndexedSlices(np.ones((1, 2)), np.array([2**32 + 1])),
+            ValueError,
+            "4294967297.*jax_enable_x64",
+        ),
+        (lambda: jax.tree.map(lambda x: x * 0.5, slices()).to_dense(), TypeError, "float32.*over a tree"),
+        (lambda: jax.tree.map(lambda x: x * 0.5, slices()).sum_duplicates(), TypeError, "over a tree"),
+        (lambda: oc.apply_updates(np.ones((5, 2)), slices()), ValueError, r"\(5, 2\).*\(4, 2\)"),
+        (lambda: oc.apply_updates(np.ones((4, 1)), slices(None)), ValueError, r"\(4, 1\).*\(5, 2\)"),
+    ],
+)
+def test_what_does_not_fit_together_is_refused(make, error: type, match: str) -> None:
+    with pytest.raises(error, match=match):
+        make()

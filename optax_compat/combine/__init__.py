@@ -1,4 +1,4 @@
-"""Transformations made of others: chains, masks, partitions, scaling, clipping, injected hyperparameters."""
+"""Transformations made of others: chains, masks, scaling, clipping, rows alone, injected hyperparameters."""
 
 from optax_compat.combine.basic import (
     add_decayed_weights,
@@ -12,6 +12,7 @@ from optax_compat.combine.basic import (
 from optax_compat.combine.clipping import clip, clip_by_global_norm, global_norm
 from optax_compat.combine.common import EmptyState, ScheduleState
 from optax_compat.combine.hyperparams import InjectState, inject_hyperparams
+from optax_compat.combine.lazy import lazy
 from optax_compat.combine.masking import (
     MaskedState,
     PartitionState,
@@ -38,6 +39,7 @@ __all__ = [
     "global_norm",
     "identity",
     "inject_hyperparams",
+    "lazy",
     "masked",
     "multi_transform",
     "partition",

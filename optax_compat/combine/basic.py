@@ -8,7 +8,6 @@ from jax.typing import ArrayLike
 
 from optax_compat.combine.common import (
     ScheduleState,
-    is_none,
     known_number,
     map_present,
     new_clock,
@@ -17,6 +16,7 @@ from optax_compat.combine.common import (
     with_extra_args,
 )
 from optax_compat.combine.masking import MaskOrFn, masked
+from optax_compat.sparse import IndexedSlices, add_rows, dense, is_leaf
 from optax_compat.types import (
     Array,
     GradientTransformation,
@@ -35,18 +35,22 @@ def apply_updates(params: Params, updates: Updates) -> Params:
     """`params + updates`, leaf by leaf, each in its parameter's dtype.
 
     The sum is formed in the wider of the two dtypes and rounded once. A parameter whose update is `None`
-    is returned as it is, and where an update is 0 no bit changes. Source: optax 0.2.8 `apply_updates`.
+    is returned as it is, and where an update is 0 no bit changes. `IndexedSlices` are added to the rows that
+    they have; rows past the end are dropped. Source: optax 0.2.8 `apply_updates`.
     """
 
     def add(p: Any, u: Any) -> Any:
         if p is None or u is None:
             return p
-        p, u = jnp.asarray(p), jnp.asarray(u)
+        p = jnp.asarray(p)
+        if isinstance(u, IndexedSlices):
+            return add_rows(p, u.map(lambda x: jnp.where(x == 0, -jnp.zeros_like(x), x)))  # as below
+        u = jnp.asarray(u)
         dtype = jnp.promote_types(p.dtype, u.dtype)
         # Adding zero is not free of effect: -0.0 + 0.0 is 0.0, and XLA may flush subnormal numbers to zero.
         return jnp.where(u == 0, p, (p.astype(dtype) + u.astype(dtype)).astype(p.dtype))
 
-    return jax.tree.map(add, params, updates, is_leaf=is_none)
+    return jax.tree.map(add, params, updates, is_leaf=is_leaf)
 
 
 def chain(*args: GradientTransformation) -> GradientTransformation:
@@ -54,7 +58,8 @@ def chain(*args: GradientTransformation) -> GradientTransformation:
 
     Its state is the tuple of their states. Members may come from optax, and the chain may be a
     member of optax's. Extra keyword arguments of `update` reach the members that take them
-    (optax's own chain hands extra arguments to optax's members only).
+    (optax's own chain hands extra arguments to optax's members only). `IndexedSlices` reach members that
+    this library made; others are given the dense gradients.
 
     Raises:
       TypeError: a member is not a pair `init`, `update`.
@@ -142,7 +147,8 @@ def add_decayed_weights(
 ) -> GradientTransformation:
     """Adds `weight_decay * params` to the updates.
 
-    The sums have the parameters' dtypes.
+    The sums have the parameters' dtypes. All rows of a table decay, so what was sparse comes out dense;
+    inside of `lazy` only the rows present do.
 
     Args:
       weight_decay: a number or a schedule.
@@ -163,10 +169,10 @@ def add_decayed_weights(
             return updates, state
         amount = weight_decay if decay is None else decay(state.count)
 
-        def add(u: Array, w: Array) -> Array:
+        def add(u: Array | IndexedSlices, w: Array) -> Array:
             dtype = compute_dtype(w.dtype)
             factor = jnp.asarray(amount, real_dtype(dtype))
-            return (u.astype(dtype) + factor * w.astype(dtype)).astype(w.dtype)
+            return (dense(u.astype(dtype), w.shape) + factor * w.astype(dtype)).astype(w.dtype)
 
         new_state = state if decay is None else ScheduleState(next_count(state.count))
         return map_present(add, updates, params), new_state

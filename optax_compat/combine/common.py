@@ -1,5 +1,6 @@
-"""What the transformations here share: maps over trees in which `None` means "no gradient", and the like."""
+"""What the transformations here share: maps over trees of gradients, some of them `None` or sparse."""
 
+import functools
 import inspect
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -9,8 +10,10 @@ import jax.core
 import jax.numpy as jnp
 import numpy as np
 
+from optax_compat.sparse import IndexedSlices, dense, is_leaf, is_sparse, map_values
 from optax_compat.types import (
     Array,
+    DType,
     GradientTransformation,
     OptState,
     Params,
@@ -45,24 +48,32 @@ def new_clock(params: Params | None = None) -> ScheduleState:
     return ScheduleState(jnp.zeros((), jnp.int32))
 
 
-def is_none(x: Any) -> bool:
-    """Whether a node is `None`: makes it a leaf."""
-    return x is None
-
-
 def map_present(f: Callable[..., Any], updates: Updates, *others: PyTree) -> Updates:
-    """`f` of each leaf of `updates` and the leaves beside it, as arrays; `None` stays `None`."""
+    """`f` of each leaf of `updates`, an array or `IndexedSlices`, and those beside it; `None` stays so."""
 
-    def at(u: Any, *rest: Any) -> Any:
-        return None if u is None else f(jnp.asarray(u), *map(jnp.asarray, rest))
+    def at(*leaves: Any) -> Any:
+        return None if leaves[0] is None else f(*(x if is_sparse(x) else jnp.asarray(x) for x in leaves))
 
-    return jax.tree.map(at, updates, *others, is_leaf=is_none)
+    return jax.tree.map(at, updates, *others, is_leaf=is_leaf)
 
 
-def times(x: Array, factor: Any) -> Array:
+def times(x: Array | IndexedSlices, factor: Any) -> Array | IndexedSlices:
     """`factor x` in `x`'s dtype, multiplied in the dtype in which arithmetic on it runs."""
     dtype = compute_dtype(x.dtype)
-    return (jnp.asarray(factor, real_dtype(dtype)) * x.astype(dtype)).astype(x.dtype)
+    number = jnp.asarray(factor, real_dtype(dtype))
+    return map_values(lambda x: (number * x.astype(dtype)).astype(x.dtype), x)
+
+
+def rounded(x: Array | IndexedSlices, dtype: DType) -> Array | IndexedSlices:
+    """`x` in a dtype; if that is another one than its own, repeated rows are summed first."""
+    return (x.sum_duplicates() if isinstance(x, IndexedSlices) and x.dtype != dtype else x).astype(dtype)
+
+
+def summed(x: Any) -> Any:
+    """A gradient with each row once: what is not linear in it needs that."""
+    if not isinstance(x, IndexedSlices):
+        return x
+    return x.astype(compute_dtype(x.dtype)).sum_duplicates().astype(x.dtype)
 
 
 def known_number(x: Any) -> float | None:
@@ -75,14 +86,34 @@ def known_number(x: Any) -> float | None:
 UpdateFn = Callable[..., tuple[Updates, OptState]]
 
 
+def _is_ours(update: UpdateFn) -> bool:
+    return str(getattr(update, "__module__", "")).partition(".")[0] == __name__.partition(".")[0]
+
+
+def _densely(update: UpdateFn) -> UpdateFn:
+    @functools.wraps(update)
+    def update_densely(
+        updates: Updates, state: OptState, params: Params | None = None, **extra_args: Any
+    ) -> tuple[Updates, OptState]:
+        if any(map(is_sparse, jax.tree.leaves(updates, is_leaf=is_sparse))):
+            shapes = () if params is None else (params,)
+            updates = map_present(lambda u, *w: dense(u, *map(jnp.shape, w)), updates, *shapes)
+        return update(updates, state, params, **extra_args)
+
+    return update_densely
+
+
 def with_extra_args(tx: GradientTransformation) -> UpdateFn:
-    """`tx.update` as a function that takes any extra keyword arguments and passes on those it knows."""
+    """`tx.update` as a function that takes any extra keyword arguments and passes on those it knows.
+
+    To a function of another library, which would take indices for gradients, it passes dense gradients.
+    """
     if not (callable(getattr(tx, "init", None)) and callable(getattr(tx, "update", None))):
         raise TypeError(
             f"A transformation is a pair of functions `init` and `update`. Received: {tx!r}. "
             "Call the factory, as in chain(clip(1.0), adam(1e-3))."
         )
-    update = tx.update
+    update = tx.update if _is_ours(tx.update) else _densely(tx.update)
     try:
         parameters = inspect.signature(update).parameters.values()
     except (TypeError, ValueError):  # a callable that does not tell

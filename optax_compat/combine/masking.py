@@ -6,8 +6,9 @@ from typing import Any, NamedTuple, TypeAlias
 import jax
 import jax.numpy as jnp
 
-from optax_compat.combine.common import is_none, map_present, no_state, with_extra_args
-from optax_compat.types import GradientTransformation, OptState, Params, PyTree, Updates
+from optax_compat.combine.common import map_present, no_state, with_extra_args
+from optax_compat.sparse import IndexedSlices, is_leaf, is_sparse, values_of
+from optax_compat.types import Array, GradientTransformation, OptState, Params, PyTree, Updates
 
 MaskOrFn: TypeAlias = PyTree | Callable[[Params], PyTree]
 
@@ -49,17 +50,24 @@ def _is_hollow(node: Any) -> bool:
     return jax.tree.structure(node).num_leaves == 0
 
 
+def _is_hollow_or_sparse(node: Any) -> bool:
+    return _is_hollow(node) or is_sparse(node)
+
+
 def _spread(marks: PyTree, tree: PyTree, what: str) -> list[Any]:
     """The entry of `marks` that stands for each leaf of `tree`, `None` leaves included.
 
     An entry stands for everything below its place. Places are compared by name, so that a plain nested
     dict marks the fields of a NamedTuple or another mapping.
     """
-    by_path = {_path(keys): mark for keys, mark in jax.tree_util.tree_leaves_with_path(marks)}
+    by_path = {  # a function of sparse updates marks their indices too
+        _path(keys): values_of(mark)
+        for keys, mark in jax.tree_util.tree_leaves_with_path(marks, is_leaf=is_sparse)
+    }
     if set(by_path) == {()}:
-        return list(by_path.values()) * len(jax.tree.leaves(tree, is_leaf=is_none))
+        return list(by_path.values()) * len(jax.tree.leaves(tree, is_leaf=is_leaf))
     spread, bare, used = [], [], set()
-    for keys, leaf in jax.tree_util.tree_leaves_with_path(tree, is_leaf=_is_hollow):
+    for keys, leaf in jax.tree_util.tree_leaves_with_path(tree, is_leaf=_is_hollow_or_sparse):
         path = _path(keys)
         place = next((path[:n] for n in range(len(path) + 1) if path[:n] in by_path), None)
         if leaf is None or not _is_hollow(leaf):
@@ -89,10 +97,10 @@ def _call(marks: MaskOrFn, tree: PyTree) -> PyTree:
 
 
 def _flatten(updates: Updates, params: Params | None) -> tuple[list[Any], Any]:
-    """The leaves of `updates` in the parameters' structure; `None` is a leaf."""
+    """The leaves of `updates` in the parameters' structure."""
     if params is None:
-        return jax.tree.flatten(updates, is_leaf=is_none)
-    treedef = jax.tree.structure(params, is_leaf=is_none)
+        return jax.tree.flatten(updates, is_leaf=is_leaf)
+    treedef = jax.tree.structure(params, is_leaf=is_leaf)
     return treedef.flatten_up_to(updates), treedef
 
 
@@ -124,7 +132,7 @@ def masked(
         return [bool(m) for m in _spread(_call(mask, tree), tree, "mask")]
 
     def init(params: Params) -> MaskedState:
-        leaves, treedef = jax.tree.flatten(params, is_leaf=is_none)
+        leaves, treedef = jax.tree.flatten(params, is_leaf=is_leaf)
         return MaskedState(inner.init(_keep(treedef, leaves, kept_leaves(params))))
 
     def update(
@@ -138,7 +146,7 @@ def masked(
         if mask_compatible_extra_args:
             extra_args = {
                 name: _keep(treedef, treedef.flatten_up_to(x), kept)
-                if jax.tree.structure(x, is_leaf=is_none) == treedef
+                if jax.tree.structure(x, is_leaf=is_leaf) == treedef
                 else x
                 for name, x in extra_args.items()
             }
@@ -173,7 +181,7 @@ def partition(
 
     def members(tree: PyTree) -> dict[Hashable, GradientTransformation]:
         labels = _spread(_call(param_labels, tree), tree, "tree of labels")
-        leaves, treedef = jax.tree.flatten(tree, is_leaf=is_none)
+        leaves, treedef = jax.tree.flatten(tree, is_leaf=is_leaf)
         unknown = {label for label, x in zip(labels, leaves, strict=True) if x is not None} - set(transforms)
         if unknown:
             raise ValueError(
@@ -208,10 +216,15 @@ multi_transform = partition
 
 
 def set_to_zero() -> GradientTransformation:
-    """Zeros in place of the updates; `apply_updates` then changes no bit of the parameters."""
+    """Zeros, or no rows, in place of the updates: `apply_updates` then changes no bit of the parameters."""
+
+    def zero(u: Array | IndexedSlices) -> Array | IndexedSlices:
+        if isinstance(u, IndexedSlices):
+            return IndexedSlices(u.values[:0], u.indices[:0], u.dense_shape)
+        return jnp.zeros_like(u)
 
     def update(updates: Updates, state: OptState, params: Params | None = None) -> tuple[Updates, OptState]:
-        return map_present(lambda u: jnp.zeros_like(u), updates), state
+        return map_present(zero, updates), state
 
     return GradientTransformation(no_state, update)
 
@@ -234,7 +247,7 @@ def selective_transform(
     """
 
     def labels(params: Params) -> PyTree:
-        leaves, treedef = jax.tree.flatten(params, is_leaf=is_none)
+        leaves, treedef = jax.tree.flatten(params, is_leaf=is_leaf)
         marks = _spread(_call(freeze_mask, params), params, "mask")
         return treedef.unflatten(["freeze" if m else "train" for m in marks])
 

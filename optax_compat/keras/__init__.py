@@ -2,7 +2,9 @@
 
 from optax_compat.keras import schedules
 from optax_compat.keras.base import Optimizer
-from optax_compat.keras.multi import MultiOptimizer, OptimizerMap
+from optax_compat.keras.loss_scale import LossScaleOptimizer
+from optax_compat.keras.multi import MultiOptimizer
+from optax_compat.keras.optimizer_map import OptimizerMap
 from optax_compat.keras.optimizers import (
     SGD,
     Adadelta,
@@ -32,6 +34,7 @@ __all__ = [
     "Ftrl",
     "Lamb",
     "Lion",
+    "LossScaleOptimizer",
     "MultiOptimizer",
     "Muon",
     "Nadam",

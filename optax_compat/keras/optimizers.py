@@ -9,10 +9,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from optax_compat.keras.base import Optimizer, with_base_arguments
-from optax_compat.optimizer.attributes import Hyper
+from optax_compat.keras.base import Optimizer
+from optax_compat.keras.configured import with_base_arguments
+from optax_compat.keras.options import Bounded, BoundedMomentum, Momentum
+from optax_compat.optimizer.attributes import Fixed, Hyper, Range
 from optax_compat.optimizer.checks import require
 from optax_compat.optimizer.engine import Mark
+from optax_compat.optimizer.hyper import is_number
+from optax_compat.optimizer.selection import checked_patterns
 from optax_compat.rules import (
     adadelta,
     adafactor,
@@ -30,6 +34,8 @@ from optax_compat.rules import (
 )
 from optax_compat.variable import Variable
 
+NOT_NEGATIVE = Range("0 or more", lambda x: x >= 0, "Pass 0 or more")
+
 
 class SGD(Optimizer):
     """Gradient descent, or momentum with the rate in the velocity: `m <- momentum m - lr g; w <- w + m`.
@@ -41,15 +47,15 @@ class SGD(Optimizer):
     """
 
     slot_spelling = {"trace": "momentum"}
-    momentum = Hyper("momentum")
+    momentum = BoundedMomentum("momentum", Range("in [0, 1]", lambda x: 0 <= x <= 1, "Pass 0.9, say"))
+    nesterov = Fixed()
 
     @with_base_arguments
     def __init__(
         self, learning_rate: Any = 0.01, momentum: float = 0.0, nesterov: bool = False, **base: Any
     ) -> None:
-        in_range = momentum is not None and 0 <= momentum <= 1
-        require(in_range, "momentum must be in [0, 1]", "momentum", momentum, "Pass 0.9, say")
         super().__init__(learning_rate, **base)
+        self.nesterov = nesterov
         rule = _momentum(nesterov) if momentum else _descent
         self._declare_rules(rule, momentum=momentum)
 
@@ -70,8 +76,9 @@ class RMSprop(Optimizer):
     slot_spelling = {"nu": "velocity", "mu": "average_gradient", "trace": "momentum"}
     slot_groups = (("velocity",), ("momentum",), ("average_gradient",))
     rho = Hyper("decay")
-    momentum = Hyper("momentum")
+    momentum = Momentum("momentum")
     epsilon = Hyper("eps")
+    centered = Fixed()
 
     @with_base_arguments
     def __init__(
@@ -84,7 +91,8 @@ class RMSprop(Optimizer):
         **base: Any,
     ) -> None:
         super().__init__(learning_rate, **base)
-        rule = rmsprop.RMSProp(centered=bool(centered), momentum=momentum > 0)
+        self.centered = centered
+        rule = rmsprop.RMSProp(centered=bool(centered), momentum=not is_number(momentum) or momentum > 0)
         self._declare_rules(rule, rho=rho, momentum=momentum, epsilon=epsilon)
 
 
@@ -99,6 +107,7 @@ class Adam(Optimizer):
     beta_1 = Hyper("b1")
     beta_2 = Hyper("b2")
     epsilon = Hyper("eps")
+    amsgrad = Fixed()
 
     @with_base_arguments
     def __init__(
@@ -111,6 +120,7 @@ class Adam(Optimizer):
         **base: Any,
     ) -> None:
         super().__init__(learning_rate, **base)
+        self.amsgrad = amsgrad
         rule = adam.Adam(eps="hat", amsgrad="raw" if amsgrad else None)
         self._declare_rules(rule, beta_1=beta_1, beta_2=beta_2, epsilon=epsilon)
 
@@ -152,6 +162,7 @@ class Adagrad(Optimizer):
     """Adagrad with epsilon inside of the root. Slot `accumulator`."""
 
     slot_spelling = {"sum_of_squares": "accumulator"}
+    initial_accumulator_value = Fixed(Range("a number", lambda x: True, "Pass 0.1, say"))
     epsilon = Hyper("eps")
 
     @with_base_arguments
@@ -163,6 +174,7 @@ class Adagrad(Optimizer):
         **base: Any,
     ) -> None:
         super().__init__(learning_rate, **base)
+        self.initial_accumulator_value = initial_accumulator_value
         self._declare_rules(
             adagrad.Adagrad(eps="inside"), constants={"initial": initial_accumulator_value}, epsilon=epsilon
         )
@@ -200,6 +212,7 @@ class Adafactor(Optimizer):
     epsilon_1 = Hyper("eps1")
     epsilon_2 = Hyper("eps2")
     clip_threshold = Hyper("clip_threshold")
+    relative_step = Fixed()
 
     @with_base_arguments
     def __init__(
@@ -213,6 +226,7 @@ class Adafactor(Optimizer):
         **base: Any,
     ) -> None:
         super().__init__(learning_rate, **base)
+        self.relative_step = relative_step
         self._declare_rules(
             adafactor.Adafactor(),
             beta_2_decay=beta_2_decay,
@@ -251,10 +265,11 @@ class Ftrl(Optimizer):
     """
 
     slot_spelling = {"n": "accumulator", "z": "linear"}
-    learning_rate_power = Hyper("power")
-    l1_regularization_strength = Hyper("l1")
-    l2_regularization_strength = Hyper("l2")
-    l2_shrinkage_regularization_strength = Hyper("shrinkage")
+    learning_rate_power = Bounded("power", Range("0 or less", lambda x: x <= 0, "Pass -0.5, say"))
+    initial_accumulator_value = Fixed(NOT_NEGATIVE)
+    l1_regularization_strength = Bounded("l1", NOT_NEGATIVE)
+    l2_regularization_strength = Bounded("l2", NOT_NEGATIVE)
+    l2_shrinkage_regularization_strength = Bounded("shrinkage", NOT_NEGATIVE)
     beta = Hyper("beta")
 
     @with_base_arguments
@@ -269,27 +284,16 @@ class Ftrl(Optimizer):
         beta: float = 0.0,
         **base: Any,
     ) -> None:
-        strengths = {
-            "l1_regularization_strength": l1_regularization_strength,
-            "l2_regularization_strength": l2_regularization_strength,
-            "l2_shrinkage_regularization_strength": l2_shrinkage_regularization_strength,
-        }
-        for name, value in {"initial_accumulator_value": initial_accumulator_value, **strengths}.items():
-            require(value >= 0, f"{name} must not be negative", name, value, "Pass 0 or more")
-        require(
-            learning_rate_power <= 0,
-            "learning_rate_power must not be positive",
-            "learning_rate_power",
-            learning_rate_power,
-            "Pass 0 or less",
-        )
         super().__init__(learning_rate, **base)
+        self.initial_accumulator_value = initial_accumulator_value
         self._declare_rules(
             ftrl.Ftrl(beta="plain"),
             constants={"initial": initial_accumulator_value},
             learning_rate_power=learning_rate_power,
             beta=beta,
-            **strengths,
+            l1_regularization_strength=l1_regularization_strength,
+            l2_regularization_strength=l2_regularization_strength,
+            l2_shrinkage_regularization_strength=l2_shrinkage_regularization_strength,
         )
 
 
@@ -301,14 +305,13 @@ class Lion(Optimizer):
     """
 
     slot_spelling = {"mu": "momentum"}
-    beta_1 = Hyper("b1")
+    beta_1 = Bounded("b1", Range("in (0, 1]", lambda x: 0 < x <= 1, "Pass 0.9, say"))
     beta_2 = Hyper("b2")
 
     @with_base_arguments
     def __init__(
         self, learning_rate: Any = 0.001, beta_1: float = 0.9, beta_2: float = 0.99, **base: Any
     ) -> None:
-        require(0 < beta_1 <= 1, "beta_1 must be in (0, 1]", "beta_1", beta_1, "Pass 0.9, say")
         super().__init__(learning_rate, **base)
         self._declare_rules(lion.Lion(), beta_1=beta_1, beta_2=beta_2)
 
@@ -388,6 +391,10 @@ class Muon(Optimizer):
     adam_lr_ratio = Hyper("adam_lr_ratio")
     momentum = Hyper("momentum")
     rms_rate = _Scale("rms_rate")
+    exclude_layers = Fixed()
+    exclude_embeddings = Fixed()
+    ns_steps = Fixed(Range("a whole number", lambda x: x >= 0 and x == int(x), "Pass 5, say"))
+    nesterov = Fixed()
 
     @with_base_arguments
     def __init__(
@@ -412,10 +419,13 @@ class Muon(Optimizer):
         **base: Any,
     ) -> None:
         super().__init__(learning_rate, weight_decay=weight_decay, **base)
-        self._for_adam = [*(exclude_layers or []), *(["(?i)embedding"] if exclude_embeddings else [])]
+        self.exclude_layers = checked_patterns(exclude_layers, "exclude_layers")
+        self.exclude_embeddings = exclude_embeddings
+        self.ns_steps, self.nesterov = ns_steps, nesterov
+        self._for_adam = self.exclude_layers + ["(?i)embedding"] * bool(exclude_embeddings)
         self._declare_rules(
             muon.Muon(nesterov=bool(nesterov), ns_steps=ns_steps, match_rms=rms_rate is not None),
-            adam.Adam(eps="hat"),
+            muon.AdamBesideMuon(eps="hat"),
             constants=None,
             adam_beta_1=adam_beta_1,
             adam_beta_2=adam_beta_2,
@@ -434,8 +444,7 @@ class Muon(Optimizer):
         name = variable.name if isinstance(variable, Variable) else variable
         if len(shape) == 2 and not any(re.search(pattern, name) for pattern in self._for_adam):
             return mark
-        decay = mark.decay and "adam_weight_decay"
-        return replace(mark, rule=1, decay=decay, rates=(*mark.rates, "adam_lr_ratio"))
+        return replace(mark, rule=1, decay=mark.decay and "adam_weight_decay")
 
 
 class ScheduleFreeAdamW(Optimizer):

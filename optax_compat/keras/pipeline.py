@@ -12,11 +12,20 @@ import jax.numpy as jnp
 
 from optax_compat.optimizer.engine import Mark, Marks, RuleEngine
 from optax_compat.rules.rule import Hypers
+from optax_compat.sparse import Gradient, dense, map_values, values_of
 from optax_compat.types import Array, OptState, PerVariable, compute_dtype, real_dtype
 
-Grads: TypeAlias = Sequence[Array | None]
+Grads: TypeAlias = Sequence[Gradient | None]
 Step: TypeAlias = Callable[[Grads, Sequence[Array], Any], tuple[list[Array], Any]]
 """`(gradients, parameters, updates applied so far) -> (new parameters, what else is new)`."""
+
+NO_STEP = (
+    "An optimizer must have an algorithm. Received: a class without update_step. "
+    "Define update_step(gradient, variable, learning_rate), or derive from keras.Adam, say."
+)
+
+START = "average_start"
+"""For each variable, how many updates came before its average began. Keras has only those from 0."""
 
 
 @dataclass(frozen=True)
@@ -37,23 +46,31 @@ class Pipeline:
     def init(self, params: Sequence[Array]) -> dict[str, PerVariable]:
         """The state of averages and accumulated gradients, by name."""
         names = ["average"] * self.use_ema + ["gradient_accumulator"] * (self.accumulation > 1)
-        return {name: PerVariable(jnp.zeros_like(w) for w in params) for name in names}
+        state = {name: PerVariable(jnp.zeros_like(w) for w in params) for name in names}
+        if self.use_ema:
+            state[START] = PerVariable(jnp.zeros((), jnp.int32) for _ in params)
+        return state
 
-    def prepare(self, grads: Grads, h: Hypers) -> list[Array | None]:
+    def prepare(self, grads: Grads, h: Hypers) -> list[Gradient | None]:
         """The gradients in the dtype of the arithmetic, divided by the loss scale."""
         wide = [None if g is None else g.astype(compute_dtype(g.dtype)) for g in grads]
         if not self.loss_scale:
             return wide
         return [None if g is None else g / h["loss_scale_factor"].astype(g.dtype) for g in wide]
 
-    def clipped(self, grads: Grads, h: Hypers) -> list[Array | None]:
-        """The gradients, clipped by value, each by its norm, or all by their global norm."""
+    def clipped(self, grads: Grads, h: Hypers) -> list[Gradient | None]:
+        """The gradients, clipped by value, each by its norm, or all by their global norm.
+
+        Those of sparse gradients count with their raw values, repeated rows not summed, as in TF and Keras.
+        """
         if self.clip is None:
             return list(grads)
         limit = h[self.clip]
         if self.clip == "clipvalue":
             return [
-                None if g is None else jnp.clip(g, -limit.astype(g.dtype), limit.astype(g.dtype))
+                None
+                if g is None
+                else map_values(lambda x: jnp.clip(x, -limit.astype(x.dtype), limit.astype(x.dtype)), g)
                 for g in grads
             ]
         if self.clip == "clipnorm":
@@ -82,6 +99,7 @@ class Pipeline:
         """
         n = self.accumulation
         updates = count // n
+        h = dict(h)  # read before `cond` traces its branches
         grads = self.prepare(grads, h)
         extra: dict[str, Any] = {}
 
@@ -100,13 +118,15 @@ class Pipeline:
                 grads, params, sums, count, update, step
             )
         if self.use_ema:
-            new, extra["average"] = self._average(new, state["average"], h, updates)
+            extra[START] = state[START]
+            new, extra["average"] = self._average(new, state["average"], state[START], h, updates)
         return new, extra, rest
 
     def _accumulate(
         self, grads: Grads, params: Sequence[Array], sums: Sequence[Any], count: Any, update: Any, step: Step
     ) -> tuple[list[Array], Any, PerVariable]:
         n = self.accumulation
+        grads = [None if g is None else dense(g, w.shape) for g, w in zip(grads, params, strict=True)]
 
         def emit() -> Any:
             means = [
@@ -136,12 +156,12 @@ class Pipeline:
         return new, rest, PerVariable(jnp.where(emits, a, b) for a, b in zip(emptied, added, strict=True))
 
     def _average(
-        self, params: Sequence[Array], averages: Sequence[Any], h: Hypers, updates: Any
+        self, params: Sequence[Array], averages: Sequence[Any], starts: Sequence[Any], h: Hypers, updates: Any
     ) -> tuple[list[Array], PerVariable]:
         new_params, new_averages = [], []
-        for w, average in zip(params, averages, strict=True):
+        for w, average, start in zip(params, averages, starts, strict=True):
             dtype = compute_dtype(w.dtype)
-            momentum = jnp.where(updates == 0, 0, h["ema_momentum"]).astype(dtype)
+            momentum = jnp.where(updates == start, 0, h["ema_momentum"]).astype(dtype)
             average = momentum * average.astype(dtype) + (1 - momentum) * w.astype(dtype)
             average = average.astype(w.dtype)
             if self.ema_overwrite_frequency:
@@ -151,11 +171,12 @@ class Pipeline:
         return new_params, PerVariable(new_averages)
 
 
-def _square(g: Array) -> Array:
-    return jnp.sum(jnp.real(g * jnp.conj(g)))
+def _square(g: Gradient) -> Array:
+    x = values_of(g)
+    return jnp.sum(jnp.real(x * jnp.conj(x)))
 
 
-def _by_norm(g: Array, limit: Array) -> Array:
+def _by_norm(g: Gradient, limit: Array) -> Gradient:
     norm = jnp.sqrt(_square(g))
     return g * limit / jnp.maximum(norm, limit)
 
@@ -165,7 +186,7 @@ def _decayed(w: Array, h: Hypers, mark: Mark) -> Array:
         return w
     dtype = compute_dtype(w.dtype)
     wide = w.astype(dtype)
-    return (wide - wide * h[mark.decay].astype(dtype) * h["lr"].astype(dtype)).astype(w.dtype)
+    return (wide - wide * h[mark.decay].astype(dtype) * mark.rate(h).astype(dtype)).astype(w.dtype)
 
 
 @dataclass(frozen=True)
@@ -187,7 +208,9 @@ class KerasEngine:
     def update(
         self, grads: PerVariable, state: OptState, params: PerVariable, h: Hypers, count: Any, marks: Marks
     ) -> tuple[PerVariable, OptState]:
-        """See `Engine`."""
+        """See `Engine`. NotImplementedError without a rule."""
+        if not self.inner.rules:
+            raise NotImplementedError(NO_STEP)
 
         def step(grads: Grads, params: Sequence[Array], updates: Any) -> tuple[list[Array], Any]:
             new, inner = self.inner.update(
@@ -199,5 +222,9 @@ class KerasEngine:
         return PerVariable(new), extra | {"inner": inner}
 
     def rewind(self, state: OptState, h: Hypers, count: Any) -> OptState:
-        """See `Engine`."""
-        return state | {"inner": self.inner.rewind(state["inner"], h, count)}
+        """See `Engine`; averages begin with the next update."""
+        updates = count // self.pipeline.accumulation
+        rewound = state | {"inner": self.inner.rewind(state["inner"], h, updates)}
+        if START in state:
+            rewound[START] = PerVariable(jnp.full_like(start, updates) for start in state[START])
+        return rewound

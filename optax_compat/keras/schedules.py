@@ -10,7 +10,7 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from optax_compat import schedules as core
-from optax_compat.optimizer.config import decode, encode
+from optax_compat.optimizer.config import decode, encode, entries
 from optax_compat.types import Array, Schedule
 
 
@@ -177,19 +177,22 @@ def deserialize(
     Raises:
       ValueError: a class that is not known.
     """
-    name = config["class_name"]
+    name, arguments = entries(config)
     found = (custom_objects or {}).get(name, globals().get(name))
     if not (isinstance(found, type) and issubclass(found, LearningRateSchedule)):
         raise ValueError(
             f"A schedule must be one of Keras's. Received: class_name={name!r}. "
             "Pass custom_objects={name: class} for one of your own."
         )
-    return found.from_config({name: _decoded(x) for name, x in config["config"].items()})
+    return found.from_config({name: _decoded(x) for name, x in arguments.items()})
 
 
 def encode_rate(rate: Any) -> Any:
-    """A learning rate as it stands in configurations."""
-    return serialize(rate) if isinstance(rate, LearningRateSchedule) else encode("learning_rate", rate)
+    """A learning rate as it stands in configurations; a number in float32 as the float that it is."""
+    if isinstance(rate, LearningRateSchedule):
+        return serialize(rate)
+    is_number = isinstance(rate, np.generic | np.ndarray | jax.Array)
+    return float(rate) if is_number and rate.dtype != np.float64 else encode("learning_rate", rate)
 
 
 def decode_rate(rate: Any, custom_objects: Mapping[str, Any] | None = None) -> Any:
@@ -200,9 +203,10 @@ def decode_rate(rate: Any, custom_objects: Mapping[str, Any] | None = None) -> A
 
 def _is_core(config: Mapping[str, Any]) -> bool:
     """Whether a configuration is of a schedule of `optax_compat.schedules`: it has all of its arguments."""
-    found = getattr(core, config["class_name"], None)
+    name, arguments = entries(config)
+    found = getattr(core, name, None)
     names = {f.name for f in fields(found)} if isinstance(found, type) and is_dataclass(found) else set()
-    return set(config) == {"class_name", "config"} and set(config["config"]) == names
+    return set(config) == {"class_name", "config"} and set(arguments) == names
 
 
 def _encoded(x: Any) -> Any:

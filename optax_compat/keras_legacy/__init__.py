@@ -2,6 +2,7 @@
 
 from optax_compat.keras_legacy import schedules
 from optax_compat.keras_legacy.base import Optimizer
+from optax_compat.keras_legacy.loss_scale import LossScaleOptimizer
 from optax_compat.keras_legacy.optimizers import SGD, Adadelta, Adagrad, Adam, Adamax, Ftrl, Nadam, RMSprop
 from optax_compat.keras_legacy.serialization import deserialize, get, serialize
 
@@ -12,6 +13,7 @@ __all__ = [
     "Adam",
     "Adamax",
     "Ftrl",
+    "LossScaleOptimizer",
     "Nadam",
     "Optimizer",
     "RMSprop",

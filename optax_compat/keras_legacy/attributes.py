@@ -3,18 +3,26 @@
 from dataclasses import dataclass
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
+from optax_compat.keras.options import Momentum as SlottedMomentum
 from optax_compat.keras_legacy.schedules import CLASSES, LearningRateSchedule
-from optax_compat.optimizer.attributes import Hyper
-from optax_compat.optimizer.checks import short
+from optax_compat.optimizer.attributes import Fixed, Hyper, Range
+from optax_compat.optimizer.checks import require
+from optax_compat.optimizer.hyper import is_number
+
+UNIT = Range("in [0, 1]", lambda x: 0 <= x <= 1, "Pass 0.9, say")
+NOT_NEGATIVE = Range("0 or more", lambda x: x >= 0, "Pass 0, say")
+NOT_POSITIVE = Range("0 or less", lambda x: x <= 0, "Pass -0.5, say")
+POSITIVE = Range("positive", lambda x: x > 0, "To switch clipping off, pass None")
 
 
-def is_number(x: Any) -> bool:
+def is_plain(x: Any) -> bool:
     """Whether `x` is a Python or NumPy number, not a JAX array."""
-    return isinstance(x, bool | int | float | np.generic) or (isinstance(x, np.ndarray) and x.ndim == 0)
+    return is_number(x) and not isinstance(x, jax.Array)
 
 
 class Number(Hyper):
@@ -23,7 +31,7 @@ class Number(Hyper):
     @staticmethod
     def read(value: Any) -> Any:
         """What was given, as the settings take it."""
-        return np.asarray(value).item() if is_number(value) else value
+        return np.asarray(value).item() if is_plain(value) else value
 
     def set(self, optimizer: Any, value: Any) -> None:
         """See `Hyper`."""
@@ -36,7 +44,7 @@ class Precise(Number):
     @staticmethod
     def read(value: Any) -> Any:
         """See `Number`."""
-        return np.float64(value) if is_number(value) else value
+        return np.float64(value) if is_plain(value) else value
 
 
 @dataclass(frozen=True)
@@ -68,51 +76,33 @@ class Rate(Number):
         return given.schedule if isinstance(given, FloatStep) else given
 
 
-class Momentum(Number):
+class Momentum(Number, SlottedMomentum):
     """A momentum, for which there are slots only if it was not 0 in the beginning."""
 
-    def set(self, optimizer: Any, value: Any) -> None:
-        """See `Hyper`. ValueError where there are no slots, of which tf.keras would not tell."""
-        if "trace" not in optimizer._engine.slot_names and not (is_number(value) and value == 0):
-            raise ValueError(
-                "An optimizer that began without momentum has no slots for it. "
-                f"Received: momentum={short(value)}. Make an optimizer with this momentum."
-            )
-        super().set(optimizer, value)
 
+class Limit(Precise):
+    """A limit of clipping, or None."""
 
-class Limit:
-    """A limit of clipping, or None: the attribute that is read and set while training."""
+    def __init__(self, name: str) -> None:
+        super().__init__(name, POSITIVE)
 
-    def __set_name__(self, owner: type, attribute: str) -> None:
-        self._attribute = attribute
-
-    def __get__(self, obj: Any, owner: type) -> Any:
-        if obj is None:
-            return self
-        if self._attribute not in obj._engine.clips:
+    def get(self, optimizer: Any) -> Any:
+        """The limit, or None."""
+        if self.attribute not in optimizer._engine.clips:
             return None
-        setting = obj._settings[self._attribute]
+        setting = optimizer._settings[self.attribute]
         given = setting.value(0) if setting.given is None else setting.given
         return float(given) if is_number(given) else given
 
-    def __set__(self, obj: Any, value: Any) -> None:
-        obj._set_limits({self._attribute: value})
+    def set(self, optimizer: Any, value: Any) -> None:
+        """See `Hyper`. ValueError for what the other options do not go with."""
+        optimizer._set_limits({self.attribute: value})
 
 
-class Fixed:
-    """An argument of the constructor that can be read, and not set again."""
-
-    def __set_name__(self, owner: type, attribute: str) -> None:
-        self._attribute = attribute
-
-    def __get__(self, obj: Any, owner: type) -> Any:
-        return self if obj is None else obj.__dict__[self._attribute]
+class FixedNumber(Fixed):
+    """An argument of the constructor that is 0 or more."""
 
     def __set__(self, obj: Any, value: Any) -> None:
-        if self._attribute in obj.__dict__:
-            raise AttributeError(
-                f"{self._attribute} is fixed at construction. Received: {self._attribute}={short(value)}. "
-                "Make another optimizer."
-            )
-        obj.__dict__[self._attribute] = value
+        ok = is_number(value) and value >= 0
+        require(ok, f"{self._attribute} must be 0 or more", self._attribute, value, "Pass 0, say")
+        super().__set__(obj, value)

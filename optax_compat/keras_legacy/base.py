@@ -8,33 +8,37 @@ from typing import Any, ClassVar
 import jax
 import numpy as np
 
-from optax_compat.gradients import Loss, flatten_variables
-from optax_compat.keras_legacy.attributes import Fixed, FloatStep, Limit, Number, Precise, Rate, is_number
+from optax_compat.gradients import Loss
+from optax_compat.keras.minimizing import MinimizingOptimizer
+from optax_compat.keras_legacy.attributes import NOT_NEGATIVE, FloatStep, Limit, Number, Precise, Rate
 from optax_compat.keras_legacy.cells import CellsInOrder
 from optax_compat.keras_legacy.engine import CLIPS, LegacyEngine, rate_in_force
 from optax_compat.keras_legacy.schedules import LearningRateSchedule, deserialize, serialize
-from optax_compat.optimizer.attributes import Hyper
-from optax_compat.optimizer.base import Optimizer as BaseOptimizer
+from optax_compat.optimizer.attributes import Fixed, Hyper
 from optax_compat.optimizer.cells import Cells
 from optax_compat.optimizer.checks import checked_step, pairs_of, short
 from optax_compat.optimizer.config import decode, encode
+from optax_compat.optimizer.hyper import is_number
 from optax_compat.optimizer.pure import PureState
 from optax_compat.rules.rule import Rule
 from optax_compat.tracing import is_tracer, tracing
 from optax_compat.types import Array, Params, Updates
 from optax_compat.variable import Variable
 
+LARGEST = np.iinfo(np.int32).max
+
 Functions = Sequence[Callable[[list[tuple[Any, Any]]], Iterable[tuple[Any, Any]]]]
 """Functions from and to pairs of a gradient and its variable."""
 
 
-class Optimizer(BaseOptimizer):
+class Optimizer(MinimizingOptimizer):
     """Base of this window, with the interface of `tf.keras.optimizers.legacy.Optimizer`.
 
     The rate of an update is the schedule's value or the number, divided by `1 + decay * iterations`, also
     over a schedule. Hyperparameters are attributes that can be set while training, and pass through float32,
-    as in tf.keras; `epsilon` and the clipping limits keep full precision. Gradients are clipped by value,
-    then each by its norm, then all by their global norm.
+    as in tf.keras; `epsilon` and the clipping limits keep full precision. One that is a function of no
+    arguments stands in configurations as the number that it gives. Gradients are clipped by value, then each
+    by its norm, then all by their global norm.
 
     Args:
       name: names the optimizer and its slots.
@@ -50,10 +54,13 @@ class Optimizer(BaseOptimizer):
     """
 
     learning_rate: Hyper = Rate("lr")
-    decay: Any = Number("rate_decay")
-    clipnorm = Limit()
-    clipvalue = Limit()
-    global_clipnorm = Limit()
+    decay: Any = Number("rate_decay", NOT_NEGATIVE)
+    clipnorm: Any = Limit("clipnorm")
+    clipvalue: Any = Limit("clipvalue")
+    global_clipnorm: Any = Limit("global_clipnorm")
+
+    sparse_rows = "touched"
+    constrains_sparse = False
 
     shared_spelling: ClassVar[Mapping[str, str]] = {}
     """tf.keras's names of the state that all variables share."""
@@ -86,7 +93,8 @@ class Optimizer(BaseOptimizer):
         self._lr = kwargs.get("lr")
         self._decay = kwargs.get("decay", 0.0)
         self._aggregator = gradient_aggregator
-        self._transformers = list(gradient_transformers or [])
+        self._transformers = _functions("gradient_transformers", gradient_transformers or ())
+        _functions("gradient_aggregator", [] if gradient_aggregator is None else [gradient_aggregator])
         self._begin(LegacyEngine((Rule(),)), name or type(self).__name__.lower(), {})
         self._set_limits({clip: kwargs.get(clip) for clip in CLIPS})
 
@@ -97,9 +105,13 @@ class Optimizer(BaseOptimizer):
         numbers = {"learning_rate": learning_rate if self._lr is None else self._lr, **hypers}
         if isinstance(type(self).decay, Hyper):
             numbers["decay"] = self._decay
-        read = {attribute: getattr(type(self), attribute).read(x) for attribute, x in numbers.items()}
+        declared = {attribute: getattr(type(self), attribute) for attribute in numbers}
+        for attribute, x in numbers.items():
+            declared[attribute].check(x)
+        read = {attribute: declared[attribute].read(x) for attribute, x in numbers.items()}
         limits = {clip: getattr(self, clip) for clip in CLIPS}
-        self._begin(LegacyEngine((rule,), tuple((constants or {}).items())), self._name, read)
+        engine = LegacyEngine((rule,), tuple((constants or {}).items()), self.sparse_rows)
+        self._begin(engine, self._name, read)
         self._set_limits(limits)
 
     def _begin(self, engine: LegacyEngine, name: str, hypers: Mapping[str, Any]) -> None:
@@ -144,10 +156,7 @@ class Optimizer(BaseOptimizer):
                 f"{len(self._transformers)} transformers. Clip in one of them."
             )
         for name, x in given.items():
-            if not is_tracer(x) and not x > 0:
-                raise ValueError(
-                    f"{name} must be positive. Received: {name}={x}. To switch clipping off, pass None."
-                )
+            getattr(type(self), name).check(x)
 
     def _set_limits(self, given: Mapping[str, Any]) -> None:
         limits = {clip: getattr(self, clip) for clip in CLIPS} | dict(given)
@@ -158,7 +167,8 @@ class Optimizer(BaseOptimizer):
         clips = tuple(clip for clip in CLIPS if limits[clip] is not None)
         engine: Any = self._engine
         if clips != engine.clips:
-            self._engine = self._cells.engine = dataclasses.replace(engine, clips=clips)
+            self._engine = dataclasses.replace(engine, clips=clips)
+            self._cells.engine = self._storing_engine
             self._plans.clear()
 
     # ---- updates
@@ -177,7 +187,8 @@ class Optimizer(BaseOptimizer):
         Args:
           grads_and_vars: pairs of a gradient, or None, and a variable. Without any, nothing happens.
           name: accepted for tf.keras's sake, without meaning here.
-          experimental_aggregate_gradients: call `gradient_aggregator`, if there is one.
+          experimental_aggregate_gradients: call `gradient_aggregator` if there is one; else, in a replica of
+            a `MirroredStrategy`, sum the gradients over the replicas.
           global_step: an integer variable to add 1 to.
           params: a pytree of arrays, which makes `grads_and_vars` a pytree of gradients.
 
@@ -198,14 +209,15 @@ class Optimizer(BaseOptimizer):
                 return None
         step = checked_step(global_step, self._adopt)
         pairs = pairs_of(grads_and_vars)
-        grads, variables = self._checked_pairs(pairs)
+        aggregators = [self._aggregator] if self._aggregator and experimental_aggregate_gradients else []
+        summed = experimental_aggregate_gradients and not aggregators
+        grads, variables = self._checked_pairs(pairs, summed)
         missing = [self._adopt(v).name for g, v in pairs if g is None]
         if missing:
             warnings.warn(f"Gradients do not exist for variables {missing}.", stacklevel=2)
-        aggregators = [self._aggregator] if self._aggregator and experimental_aggregate_gradients else []
         for fn in (*aggregators, *self._transformers):
             pairs = pairs_of(fn(list(zip(grads, variables, strict=True))))
-            grads, variables = self._checked_pairs(pairs)
+            grads, variables = self._checked_pairs(pairs, summed=False)
         self._update(grads, variables, None, step)
         return self._iterations.value if tracing() else self._iterations
 
@@ -237,27 +249,12 @@ class Optimizer(BaseOptimizer):
           ValueError: a loss that is no function; `tape` is given; `var_list` is None or empty; no gradient
             at all. Further as `apply_gradients`. On any error nothing has changed.
         """
-        if not callable(loss) or tape is not None:
-            raise ValueError(
-                f"The loss must be a function of no arguments, and tape None. Received: loss={short(loss)}, "
-                f"tape={short(tape)}. Wrap the computation: opt.minimize(lambda: ..., var_list)."
-            )
         if var_list is None:
             raise ValueError(
                 "minimize needs the variables. Received: var_list=None. "
                 "Pass a list, or a function that gives it."
             )
-        return super().minimize(loss, None, var_list, grad_loss=grad_loss, name=name)
-
-    def value_and_gradients(
-        self, loss: Loss, var_list: Any = None, grad_loss: Any = None
-    ) -> tuple[Array, list[tuple[Array | None, Any]]]:
-        """See the base class; `var_list` may be a function, which is called after the loss."""
-        if not callable(var_list) or isinstance(var_list, Variable):
-            return super().value_and_gradients(loss, var_list, grad_loss)
-        value, pairs = super().value_and_gradients(loss, None, grad_loss)
-        gradient = {id(v): g for g, v in pairs}
-        return value, [(gradient.get(id(v)), v) for v in flatten_variables(var_list())]
+        return super().minimize(loss, var_list, grad_loss, name, tape)
 
     # ---- slots and state
 
@@ -311,31 +308,49 @@ class Optimizer(BaseOptimizer):
         return [v.numpy() for v in self.weights]
 
     def set_weights(self, weights: Sequence[Any]) -> None:
-        """Sets the values of `weights`. ValueError, with nothing changed, if they do not fit."""
+        """Sets the values of `weights`; nothing changes if one of them does not fit.
+
+        Raises:
+          ValueError: another number of values, another shape, or a negative count.
+          TypeError: not a list; a dtype of another kind.
+        """
         cells = self.weights
-        arrays = [np.asarray(w) for w in weights]
-        if self.weights_may_lack_count and len(arrays) == len(cells) - 1:
-            arrays = [np.asarray(0), *arrays]
-        if len(arrays) != len(cells):
+        if not isinstance(weights, Iterable):
+            raise TypeError(
+                f"weights must be a list of arrays. Received: {short(weights)}. Pass what get_weights gave."
+            )
+        weights = self._as_own(list(weights))
+        if len(weights) != len(cells):
             raise ValueError(
-                f"There must be a value for each of the {len(cells)} weights. Received: {len(arrays)} "
+                f"There must be a value for each of the {len(cells)} weights. Received: {len(weights)} "
                 "values. Call build(variables) first, and pass what get_weights gave."
             )
+        arrays = [cell._conform(w) for cell, w in zip(cells, weights, strict=True)]  # checks them all first
+        if weights and not is_tracer(weights[0]) and not 0 <= int(np.asarray(weights[0])) <= LARGEST:
+            raise ValueError(
+                f"The count of updates must be in [0, {LARGEST}]. Received: {weights[0]}. Pass the values in "
+                "the order of `weights`."
+            )
         for cell, x in zip(cells, arrays, strict=True):
-            if x.shape != cell.shape:
-                raise ValueError(
-                    f"The value of {cell.name!r} must have its shape {tuple(cell.shape)}. Received: "
-                    f"shape={x.shape}. Pass the values in the order of `weights`."
-                )
-        for cell, x in zip(cells, arrays, strict=True):
-            cell.assign(x.astype(cell.dtype))
+            cell.assign(x)
+
+    def _as_own(self, weights: list[Any]) -> list[Any]:
+        """What `set_weights` takes from the lists of other optimizers."""
+        lacks_count = self.weights_may_lack_count and len(weights) == len(self.weights) - 1
+        return [0, *weights] if lacks_count else weights
 
     # ---- configuration
 
     def get_config(self) -> dict[str, Any]:
         """The configuration with tf.keras's keys, ready for JSON.
 
-        Functions on pairs are not part of it, as in tf.keras, which warns here.
+        Functions on pairs are not part of it, as in tf.keras, which warns here. A learning rate that is a
+        function of no arguments or a variable stands there as the number that it is now. Beyond tf.keras's,
+        if there are any: `variable_options`, a list of arguments of `set_variable_options`.
+
+        Raises:
+          TypeError: what JSON cannot hold, such as options of variables that a function chooses.
+          ValueError: one variable of several that have the same name has options.
         """
         if self._aggregator or self._transformers:
             warnings.warn(
@@ -347,7 +362,8 @@ class Optimizer(BaseOptimizer):
         values = {"decay": self._decay} | {name: getattr(self, name) for name in fixed}
         present = self._settings.present(self._iterations.value)
         values |= {name: x for name, x in present.items() if name not in CLIPS}
-        return {"name": self._name} | {name: self._plain(name, x) for name, x in (limits | values).items()}
+        config = {"name": self._name} | {name: self._plain(name, x) for name, x in (limits | values).items()}
+        return config | self._saved_options()
 
     def _plain(self, name: str, x: Any) -> Any:
         if isinstance(x, FloatStep):
@@ -368,7 +384,21 @@ class Optimizer(BaseOptimizer):
           custom_objects: classes of schedules by name, beside tf.keras's.
         """
         arguments = {("learning_rate" if name == "lr" else name): x for name, x in config.items()}
-        rate = arguments.get("learning_rate")
-        if isinstance(rate, Mapping) and "class_name" in rate:
-            arguments["learning_rate"] = deserialize(rate, custom_objects)
-        return cls(**{name: decode(x) for name, x in arguments.items()})
+        options = arguments.pop("variable_options", ())
+
+        def decoded(x: Any) -> Any:
+            is_schedule = isinstance(x, Mapping) and "class_name" in x
+            return deserialize(x, custom_objects) if is_schedule else decode(x)
+
+        optimizer = cls(**{name: decoded(x) for name, x in arguments.items()})
+        optimizer._take_options(options, decoded)
+        return optimizer
+
+
+def _functions(name: str, given: Any) -> list[Callable[[Any], Any]]:
+    if not isinstance(given, Iterable) or not all(map(callable, given := list(given))):
+        raise TypeError(
+            f"{name} must be of functions from and to pairs. Received: {short(given)}. "
+            "Pass lambda pairs: [(2 * g, v) for g, v in pairs], say."
+        )
+    return given

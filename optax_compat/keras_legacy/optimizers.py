@@ -5,14 +5,25 @@ An `epsilon` of 0 or None stands for 1e-7, as in tf.keras.
 """
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from optax_compat.keras_legacy.attributes import Fixed, Momentum, Number, Precise, Rate
+from optax_compat.keras_legacy.attributes import (
+    NOT_NEGATIVE,
+    NOT_POSITIVE,
+    UNIT,
+    FixedNumber,
+    Momentum,
+    Number,
+    Precise,
+    Rate,
+    is_plain,
+)
 from optax_compat.keras_legacy.base import Optimizer
-from optax_compat.optimizer.checks import require, short
+from optax_compat.optimizer.attributes import Fixed
+from optax_compat.optimizer.checks import short
 from optax_compat.optimizer.hyper import HyperLike, setting
 from optax_compat.rules import adadelta, adagrad, adam, adamax, ftrl, momentum, nadam, rmsprop
 
@@ -20,16 +31,8 @@ EPSILON = 1e-7
 
 
 def _has_momentum(value: Any) -> bool:
-    """Whether there is momentum, which only a number tells; ValueError for one that is not in [0, 1]."""
-    if not isinstance(value, int | float):
-        return True
-    require(0 <= value <= 1, "momentum must be in [0, 1]", "momentum", value, "Pass 0.9, say")
-    return value > 0
-
-
-def _require_no_negative(**values: float) -> None:
-    for name, value in values.items():
-        require(value >= 0, f"{name} must not be negative", name, value, "Pass 0 or more")
+    """Whether there is momentum, which only a number tells."""
+    return not is_plain(value) or value > 0
 
 
 class SGD(Optimizer):
@@ -43,7 +46,7 @@ class SGD(Optimizer):
     """
 
     slot_spelling = {"trace": "momentum"}
-    momentum = Momentum("momentum")
+    momentum = Momentum("momentum", UNIT)
     nesterov = Fixed()
 
     def __init__(
@@ -81,7 +84,7 @@ class RMSprop(Optimizer):
     slot_groups = (("rms",), ("momentum",), ("mg",))
     weights_may_lack_count = True
     rho = Number("decay")
-    momentum = Momentum("momentum")
+    momentum = Momentum("momentum", UNIT)
     epsilon = Precise("eps")
     centered = Fixed()
 
@@ -99,17 +102,20 @@ class RMSprop(Optimizer):
         self.centered = centered
         moves = _has_momentum(momentum)
         rule = rmsprop.RMSProp(centered=bool(centered), momentum=moves, eps_in_sqrt=moves)
+        self.sparse_rows = "touched" if moves else "all"
         self._declare_rule(rule, learning_rate, rho=rho, momentum=momentum, epsilon=epsilon or EPSILON)
 
 
 class Adam(Optimizer):
     """Adam with epsilon outside of the bias correction. Slots `m`, `v`, with amsgrad `vhat`."""
 
+    sparse_rows = "all"
     slot_spelling = {"mu": "m", "nu": "v", "nu_max": "vhat"}
     beta_1 = Number("b1")
     beta_2 = Number("b2")
     epsilon = Precise("eps")
     amsgrad = Fixed()
+    _amsgrad_by_rows = True
 
     def __init__(
         self,
@@ -123,15 +129,13 @@ class Adam(Optimizer):
     ) -> None:
         super().__init__(name, **kwargs)
         self.amsgrad = amsgrad
-        rule = adam.Adam(eps="hat", amsgrad="raw" if amsgrad else None)
+        rule = adam.Adam(eps="hat", amsgrad="raw" if amsgrad else None, amsgrad_by_rows=self._amsgrad_by_rows)
         self._declare_rule(rule, learning_rate, beta_1=beta_1, beta_2=beta_2, epsilon=epsilon or EPSILON)
 
-    def set_weights(self, weights: Sequence[Any]) -> None:
+    def _as_own(self, weights: list[Any]) -> list[Any]:
         """See the base class; without amsgrad also takes the weights with it, and leaves its maxima out."""
         n = len(self.weights)
-        if len(weights) == 3 * ((n - 1) // 2) + 1:
-            weights = weights[:n]
-        super().set_weights(weights)
+        return weights[:n] if len(weights) == 3 * ((n - 1) // 2) + 1 else weights
 
 
 class Adamax(Optimizer):
@@ -180,9 +184,11 @@ class Nadam(Optimizer):
       ValueError: `learning_rate` is a schedule, or further as the base class.
     """
 
+    sparse_rows = "all_slots"
     slot_spelling = {"mu": "m", "nu": "v"}
     shared_spelling = {"momentum_product": "momentum_cache"}
     learning_rate = ConstantRate("lr")
+    decay = FixedNumber()
     beta_1 = Number("b1")
     beta_2 = Number("b2")
     epsilon = Precise("eps")
@@ -198,17 +204,13 @@ class Nadam(Optimizer):
         name: str = "Nadam",
         **kwargs: Any,
     ) -> None:
-        if "decay" in kwargs:
+        if kwargs.pop("decay", None) is not None:
             warnings.warn("decay has no effect on Nadam: its momentum follows schedule_decay.", stacklevel=2)
         decay = kwargs.pop("schedule_decay", 0.004)
-        super().__init__(name, **kwargs | {"decay": decay})
+        super().__init__(name, **kwargs)
+        self.decay = decay
         rule = nadam.Nadam(schedule_decay=float(decay), base=float(np.float32(0.96)))
         self._declare_rule(rule, learning_rate, beta_1=beta_1, beta_2=beta_2, epsilon=epsilon or EPSILON)
-
-    @property
-    def decay(self) -> float:
-        """`schedule_decay`, which is fixed at construction."""
-        return self._decay
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any], custom_objects: Mapping[str, Any] | None = None) -> Any:
@@ -229,7 +231,7 @@ class Adagrad(Optimizer):
     slot_spelling = {"sum_of_squares": "accumulator"}
     weights_may_lack_count = True
     epsilon = Precise("eps")
-    initial_accumulator_value = Fixed()
+    initial_accumulator_value = FixedNumber()
 
     def __init__(
         self,
@@ -240,7 +242,6 @@ class Adagrad(Optimizer):
         **kwargs: Any,
     ) -> None:
         super().__init__(name, **kwargs)
-        _require_no_negative(initial_accumulator_value=initial_accumulator_value)
         self.initial_accumulator_value = initial_accumulator_value
         start = {"initial": initial_accumulator_value}
         self._declare_rule(adagrad.Adagrad(eps="outside"), learning_rate, start, epsilon=epsilon or EPSILON)
@@ -278,12 +279,12 @@ class Ftrl(Optimizer):
 
     slot_spelling = {"n": "accumulator", "z": "linear"}
     slot_groups = (("accumulator", "linear"),)
-    learning_rate_power = Number("power")
-    l1_regularization_strength = Number("l1")
-    l2_regularization_strength = Number("l2")
-    l2_shrinkage_regularization_strength = Number("shrinkage")
+    learning_rate_power = Number("power", NOT_POSITIVE)
+    l1_regularization_strength = Number("l1", NOT_NEGATIVE)
+    l2_regularization_strength = Number("l2", NOT_NEGATIVE)
+    l2_shrinkage_regularization_strength = Number("shrinkage", NOT_NEGATIVE)
     beta = Number("beta")
-    initial_accumulator_value = Fixed()
+    initial_accumulator_value = FixedNumber()
 
     def __init__(
         self,
@@ -303,14 +304,6 @@ class Ftrl(Optimizer):
             "l2_regularization_strength": l2_regularization_strength,
             "l2_shrinkage_regularization_strength": l2_shrinkage_regularization_strength,
         }
-        _require_no_negative(initial_accumulator_value=initial_accumulator_value, **strengths)
-        require(
-            learning_rate_power <= 0,
-            "learning_rate_power must not be positive",
-            "learning_rate_power",
-            learning_rate_power,
-            "Pass 0 or less",
-        )
         self.initial_accumulator_value = initial_accumulator_value
         self._declare_rule(
             ftrl.Ftrl(beta="plain"),

@@ -7,7 +7,7 @@ from typing import Any
 from optax_compat import schedules as core
 from optax_compat.keras import schedules as keras
 from optax_compat.keras.schedules import LearningRateSchedule, decode_rate, encode_rate
-from optax_compat.optimizer.config import decode
+from optax_compat.optimizer.config import decode, entries
 
 
 class _Unnamed:
@@ -63,7 +63,7 @@ def deserialize(config: Mapping[str, Any], custom_objects: Mapping[str, Any] | N
       ValueError: a class that is not known.
     """
     known = CLASSES | dict(custom_objects or {})
-    name, arguments = config["class_name"], config["config"]
+    name, arguments = entries(config)
     # Some of `optax_compat.schedules` have Keras's names, and none has an argument `name`.
     of_keras = "name" in arguments or name in (custom_objects or {})
     if set(config) == {"class_name", "config"} and hasattr(core, name) and not of_keras:

@@ -1,7 +1,7 @@
 """Optimizers from and to tf.keras's configuration dictionaries."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from optax_compat.keras_legacy import optimizers
 from optax_compat.keras_legacy.base import Optimizer
@@ -12,6 +12,13 @@ _CLASSES = {
     for name, c in vars(optimizers).items()
     if isinstance(c, type) and issubclass(c, Optimizer) and c is not Optimizer
 }
+Class = TypeVar("Class", bound=type[Optimizer])
+
+
+def known(cls: Class) -> Class:
+    """Makes a class known to `deserialize` and `get` by its name."""
+    _CLASSES[cls.__name__.lower()] = cls
+    return cls
 
 
 def serialize(optimizer: Optimizer) -> dict[str, Any]:

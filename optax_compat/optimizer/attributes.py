@@ -1,11 +1,34 @@
 """Hyperparameters as attributes of optimizers: what windows declare, and users read and set."""
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, overload
 
-from optax_compat.optimizer.checks import short
-from optax_compat.optimizer.hyper import HyperLike, as_number, check_number
+from optax_compat.optimizer.checks import require, short
+from optax_compat.optimizer.hyper import HyperLike, as_number, check_number, is_number
+from optax_compat.tracing import is_tracer
 from optax_compat.types import Array
-from optax_compat.variable import Variable
+from optax_compat.variable import Variable, is_ref
+
+
+@dataclass(frozen=True)
+class Range:
+    """What numbers a hyperparameter takes.
+
+    Attributes:
+      text: after "must be": "in [0, 1]".
+      holds: whether a number is one of them.
+      remedy: what to pass: "Pass 0.9, say".
+    """
+
+    text: str
+    holds: Callable[[Any], bool]
+    remedy: str
+
+    def check(self, name: str, value: Any) -> None:
+        """ValueError for what is none of these numbers."""
+        ok = is_number(value) and bool(self.holds(value))
+        require(ok, f"{name} must be {self.text}", name, short(value), self.remedy)
 
 
 class Hyper:
@@ -16,9 +39,10 @@ class Hyper:
     `jax.jit` has already compiled.
     """
 
-    def __init__(self, name: str) -> None:
-        """Takes the hyperparameter's name in the rule: `lr`, `b1`, ..."""
+    def __init__(self, name: str, within: Range | None = None) -> None:
+        """Takes the hyperparameter's name in the rule, `lr`, `b1`, ..., and the numbers that it may be."""
         self.name = name
+        self.within = within
 
     def __set_name__(self, owner: type, attribute: str) -> None:
         self.attribute = attribute
@@ -38,8 +62,42 @@ class Hyper:
         return optimizer._settings[self.attribute].value(optimizer._iterations.value)
 
     def set(self, optimizer: Any, value: HyperLike) -> None:
-        """Sets the value from the next update on."""
+        """Sets the value from the next update on. ValueError for a number out of range."""
+        self.check(value)
         optimizer._settings.set(self.attribute, value)
+
+    def check(self, value: Any) -> None:
+        """ValueError for a number out of range; what is known only at each step is not looked at."""
+        later = callable(value) or isinstance(value, Variable) or is_ref(value) or is_tracer(value)
+        if self.within is not None and not later:
+            self.within.check(self.attribute, value)
+
+
+class Fixed:
+    """An argument of the constructor that can be read, and not set again; `within` as for `Hyper`."""
+
+    def __init__(self, within: Range | None = None) -> None:
+        self._within = within
+
+    def __set_name__(self, owner: type, attribute: str) -> None:
+        self._attribute = attribute
+
+    def __get__(self, obj: Any, owner: type) -> Any:
+        return self if obj is None else obj.__dict__[self._attribute]
+
+    def __set__(self, obj: Any, value: Any) -> None:
+        if self._attribute in obj.__dict__:
+            self.refuse(value)
+        if self._within is not None:
+            self._within.check(self._attribute, value)
+        obj.__dict__[self._attribute] = value
+
+    def refuse(self, value: Any) -> None:
+        """Raises the error for a second value."""
+        raise AttributeError(
+            f"{self._attribute} is fixed at construction. Received: {self._attribute}={short(value)}. "
+            "Make another optimizer."
+        )
 
 
 class InjectedRate(Hyper):

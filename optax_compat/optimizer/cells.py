@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from optax_compat.optimizer.engine import Engine, Mark, Marks
+from optax_compat.optimizer.layout import Layout
 from optax_compat.rules.rule import Hypers
 from optax_compat.tracing import is_tracer, outside_of_traces, tracing
 from optax_compat.types import Array, PerVariable
@@ -28,6 +29,7 @@ class Cells:
       types: the shape and dtype of each variable.
       pending: saved state, by name, that waits for its cells to be made.
       strict: while state waits, a new cell that it does not have is an error.
+      layout: where slots are put.
     """
 
     def __init__(
@@ -46,6 +48,7 @@ class Cells:
         self.types: dict[Any, jax.ShapeDtypeStruct] = {}
         self.pending: dict[str, np.ndarray] = {}
         self.strict = False
+        self.layout = Layout()
         self.shared: dict[str, Variable] = {}
         self.slots: dict[str, dict[Any, Variable]] = {}
         self._initial: dict[Variable, np.ndarray] = {}
@@ -59,6 +62,7 @@ class Cells:
         other.shared, other.pending = dict(self.shared), dict(self.pending)
         other.slots = {name: dict(cells) for name, cells in self.slots.items()}
         other._initial, other._outer, other.strict = dict(self._initial), self._outer, self.strict
+        other.layout = self.layout
         other._entries = [e if isinstance(e, Variable) else list(e) for e in self._entries]
         return other
 
@@ -94,6 +98,24 @@ class Cells:
         if variable not in self.names:
             self.names[variable] = unique_name(_name_of(variable), self.names.values())
 
+    def put(self, layout: Layout) -> None:
+        """Puts slots where they should be: those that are there, and those that will be made.
+
+        Raises:
+          ValueError: a slot that a compiled function uses.
+        """
+        cells = [(slot, v) for slots in self.slots.values() for v, slot in slots.items()]
+        fixed = [slot.name for slot, _ in cells if slot._ref is not None]
+        if fixed:
+            raise ValueError(
+                "Slots can be split until a compiled function uses them. "
+                f"Received: {fixed} in use. Split them right after the optimizer is made."
+            )
+        layout.move(v for _, v in cells)
+        for slot, v in cells:
+            slot._array = layout.place(slot._array, v if isinstance(v, Variable) else self.types[v])
+        self.layout = layout
+
     # ---- the engine's
 
     def add(
@@ -115,6 +137,7 @@ class Cells:
         marks = [self.mark(v, tuple(x.shape)) for v, x in zip(variables, source, strict=True)]
 
         def init() -> Any:
+            self.layout.move(source)
             n = int(count._read())
             arrays = [present_value(x) for x in source]
             if any(is_tracer(x) for x in arrays):
@@ -130,7 +153,15 @@ class Cells:
                 taken.add(id(x))
                 return jax.lax.convert_element_type(x, x.dtype)  # not weakly typed
 
-            return jax.tree.map(own, state)
+            def placed(entry: Any) -> Any:
+                if not isinstance(entry, PerVariable):
+                    return entry
+                return PerVariable(
+                    jax.tree.map(lambda slot, x=x: self.layout.place(slot, x), row)
+                    for row, x in zip(entry, source, strict=True)
+                )
+
+            return jax.tree.map(placed, jax.tree.map(own, state), is_leaf=_is_per_variable)
 
         state = outside_of_traces(init)
         entries, outer = jax.tree_util.tree_flatten_with_path(state, is_leaf=_is_per_variable)

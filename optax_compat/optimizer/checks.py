@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from optax_compat.sparse import IndexedSlices
 from optax_compat.tracing import is_tracer, tracing
 from optax_compat.types import Params, PyTree
 from optax_compat.variable import Variable, is_ref
@@ -69,11 +70,8 @@ def checked_gradient(g: Any, variable: Any, supports_complex: bool, what: str) -
         g = _as_array(g, name)
     elif is_tracer(g):
         _check_alive(g, name)
-    elif g.is_deleted():
-        raise RuntimeError(
-            f"The gradient of variable {name!r} must be a present value. Received: {short(g)}, whose buffer "
-            "was deleted or donated. Do not use an array after donating it."
-        )
+    else:
+        check_present(g, name)
     storage = variable._storage()
     if isinstance(storage, jax.Array) and not is_tracer(storage) and storage.is_deleted():
         raise RuntimeError(
@@ -88,6 +86,60 @@ def checked_gradient(g: Any, variable: Any, supports_complex: bool, what: str) -
     if g.dtype != storage.dtype or storage.dtype.kind != "f":
         check_dtypes(g.dtype, storage.dtype, name, supports_complex, what)
     return g
+
+
+def check_present(g: jax.Array, name: str) -> None:
+    """Raises RuntimeError for the gradient of a variable whose buffer is gone."""
+    if g.is_deleted():
+        raise RuntimeError(
+            f"The gradient of variable {name!r} must be a present value. Received: {short(g)}, whose buffer "
+            "was deleted or donated. Do not use an array after donating it."
+        )
+
+
+def checked_slices(g: Any, variable: Any, supports_complex: bool, what: str) -> IndexedSlices:
+    """A sparse gradient that fits its variable (a `Variable`, or a named leaf), with its shape.
+
+    Raises:
+      TypeError, RuntimeError: as `checked_gradient`.
+      ValueError: another shape, or a row that the variable does not have, as far as that can be seen without
+        waiting: in a concrete gradient on the CPU.
+    """
+    name = variable.name
+    g = IndexedSlices.convert(g)
+    storage = variable._storage()
+    shape = tuple(storage.shape)
+    if not shape or g.values.shape[1:] != shape[1:] or g.dense_shape not in (None, shape):
+        raise ValueError(
+            f"A sparse gradient of variable {name!r} must have rows of its shape {shape}. Received: values "
+            f"of shape {tuple(g.values.shape)}, dense_shape={g.dense_shape}. Check the pairs' order."
+        )
+    for x in (g.values, g.indices):
+        if not is_tracer(x):
+            check_present(x, name)
+        else:
+            _check_alive(x, name)
+    check_dtypes(g.dtype, storage.dtype, name, supports_complex, what)
+    if g._within != shape[0]:
+        _check_rows(g, shape[0], name)
+    if g.dense_shape is None:
+        checked, g = g, IndexedSlices(g.values, g.indices, shape)
+        g._once = checked._once
+    return g
+
+
+def _check_rows(g: IndexedSlices, rows: int, name: str) -> None:
+    if is_tracer(g.indices) or is_tracer(g.values) or next(iter(g.indices.devices())).platform != "cpu":
+        return
+    indices = np.asarray(g.indices)
+    if not indices.size or (indices.min() >= 0 and indices.max() < rows):
+        return
+    outside = (indices < 0) | (indices >= rows)
+    if np.any(np.asarray(g.values)[outside]):  # sum_duplicates leaves rows of zeros past the end
+        raise ValueError(
+            f"A sparse gradient of variable {name!r} must have rows in [0, {rows}). "
+            f"Received: index {indices[outside][0]}. Check the indices."
+        )
 
 
 def _check_alive(g: Any, name: str) -> None:

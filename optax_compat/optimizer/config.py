@@ -13,36 +13,49 @@ from optax_compat.optimizer.checks import short
 
 
 def from_dictionary(
-    classes: Mapping[str, Any], config: Mapping[str, Any], custom_objects: Mapping[str, Any] | None
+    classes: Mapping[str, Any], config: Any, custom_objects: Mapping[str, Any] | None = None
 ) -> Any:
-    """An object from a dictionary with the name of its class, in any case, and its configuration.
+    """An object from a dictionary with the name of its class and its configuration.
 
     Args:
       classes: the classes that are known, by their names in lower case.
-      config: the dictionary.
+      config: the dictionary. In the name, case, underscores and what stands before `>` have no meaning.
       custom_objects: further classes, by name.
 
     Raises:
-      ValueError: a class that is not known.
+      ValueError: a class that is not known; a dictionary without these entries.
     """
-    name = config["class_name"]
-    found = (custom_objects or {}).get(name) or classes.get(str(name).lower())
+    name, arguments = entries(config)
+    plain = name.rpartition(">")[2].replace("_", "").lower()
+    found = (custom_objects or {}).get(name) or classes.get(plain)
     if found is None:
         raise ValueError(
             f"An optimizer must be of a known class. Received: class_name={name!r}. "
             f"Known: {sorted(c.__name__ for c in classes.values())}; pass custom_objects for others."
         )
-    return found.from_config(config["config"], custom_objects)
+    return found.from_config(arguments, custom_objects)
+
+
+def entries(config: Any) -> tuple[str, Mapping[str, Any]]:
+    """`class_name` and `config` of a dictionary; ValueError if it does not have them."""
+    given = config if isinstance(config, Mapping) else {}
+    name, arguments = given.get("class_name"), given.get("config")
+    if not isinstance(name, str) or not isinstance(arguments, Mapping):
+        raise ValueError(
+            "A dictionary must have the entries 'class_name', a string, and 'config', a dictionary. "
+            f"Received: {short(config)}. Pass what serialize gave."
+        )
+    return name, arguments
 
 
 def from_identifier(kind: type, classes: Mapping[str, Any], identifier: Any) -> Any:
-    """An object from itself, a dictionary, or the name of its class in any case; else ValueError."""
+    """An object from itself, a dictionary, or the name of its class; else ValueError."""
     if isinstance(identifier, kind):
         return identifier
     if isinstance(identifier, str):
         identifier = {"class_name": identifier, "config": {}}
     if isinstance(identifier, Mapping):
-        return from_dictionary(classes, identifier, None)
+        return from_dictionary(classes, identifier)
     raise ValueError(
         f"An optimizer is given by a name, a dictionary or an instance. Received: {short(identifier)}. "
         'Pass "adam", say.'

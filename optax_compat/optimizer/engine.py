@@ -15,9 +15,12 @@ from typing import Any, Literal, Protocol, TypeAlias
 import jax
 import jax.numpy as jnp
 
+from optax_compat.combine.common import with_extra_args
 from optax_compat.optimizer.hyper import evaluate
+from optax_compat.optimizer.report import WRITTEN, observed
 from optax_compat.rules.rule import Hypers, Rule
-from optax_compat.transform import run_rule
+from optax_compat.sparse import IndexedSlices, add_rows, put_rows
+from optax_compat.transform import Rows, run_rule
 from optax_compat.types import Array, GradientTransformation, OptState, PerVariable, Schedule, next_count
 from optax_compat.variable import Variable
 
@@ -72,10 +75,14 @@ class Engine(Protocol):
 
 @dataclass(frozen=True)
 class RuleEngine:
-    """Rules, one for each variable by its mark, with the numbers that are fixed when slots are made."""
+    """Rules, one for each variable by its mark, with the numbers that are fixed when slots are made.
+
+    `rows`: what sparse gradients move.
+    """
 
     rules: tuple[Rule, ...]
     constants: tuple[tuple[str, float], ...] = ()
+    rows: Rows = "all"
 
     @property
     def slot_names(self) -> tuple[str, ...]:
@@ -117,12 +124,11 @@ class RuleEngine:
                 state["shared"],
                 dict(h) | {"lr": mark.rate(h)} if mark.rates else h,
                 count,
+                self.rows,
             )
             shared |= new_shared
             for i, result, s in zip(where, results, new_slots, strict=True):
-                assert result is not None
-                value = result if rule.replaces else params[i].astype(result.dtype) + result
-                new[i], slots[i] = value.astype(params[i].dtype), s
+                new[i], slots[i] = _moved(params[i], result, rule.replaces), s
         return PerVariable(new), {
             "shared": shared,
             "slots": {name: PerVariable(s.get(name) for s in slots) for name in columns},
@@ -143,6 +149,13 @@ class RuleEngine:
         return {name: x for rule in self.rules for name, x in rule.init_shared(h, count).items()}
 
 
+def _moved(w: Array, result: Any, replaces: bool = False) -> Array:
+    """The parameter after a change, or with a new value in its place; rounded once."""
+    if isinstance(result, IndexedSlices):
+        return put_rows(w, result) if replaces else add_rows(w, result)
+    return (result if replaces else w + result).astype(w.dtype)
+
+
 @dataclass(frozen=True)
 class TransformEngine:
     """Any pair of pure functions, this library's or optax's."""
@@ -158,12 +171,12 @@ class TransformEngine:
         self, grads: PerVariable, state: OptState, params: PerVariable, h: Hypers, count: Any, marks: Marks
     ) -> tuple[PerVariable, OptState]:
         """See `Engine`."""
-        updates, state = self.tx.update(grads, state, params)
+        updates, state = with_extra_args(self.tx)(grads, state, params)
         updates = [
-            u if u is None else math.prod([h[rate].astype(u.dtype) for rate in mark.rates], start=u)
+            u if u is None else functools.reduce(lambda u, rate: u * h[rate].astype(u.dtype), mark.rates, u)
             for u, mark in zip(updates, marks, strict=True)
         ]
-        new = [w if u is None else (w + u).astype(w.dtype) for w, u in zip(params, updates, strict=True)]
+        new = [w if u is None else _moved(w, u) for w, u in zip(params, updates, strict=True)]
         return PerVariable(new), state
 
     def rewind(self, state: OptState, h: Hypers, count: Any) -> OptState:
@@ -199,7 +212,9 @@ class Program:
     """All that is static about one update.
 
     The cells are, in order: the parameters (unless the caller holds them), the leaves of the
-    state, the number of updates, the global step if any; after these, variables that are only read.
+    state, the number of updates, the global step and a report of the step if any; after these, variables that
+    are only read. `watched` are the places of the variables in that report.
+    `shardings` are those of the ones that are written, None where they are not laid out over a mesh.
     """
 
     engine: Engine
@@ -211,12 +226,14 @@ class Program:
     n_state: int
     has_global_step: bool
     params_are_cells: bool
+    shardings: tuple[jax.sharding.NamedSharding | None, ...] = ()
+    watched: tuple[int, ...] = ()
 
     @property
     def n_written(self) -> int:
         """How many of the cells an update writes."""
         n_params = len(self.constraints) if self.params_are_cells else 0
-        return n_params + self.n_state + 1 + self.has_global_step
+        return n_params + self.n_state + 1 + self.has_global_step + (WRITTEN if self.watched else 0)
 
     def run(
         self, cells: Sequence[Array], params: Sequence[Array], grads: Sequence[Any], operands: Sequence[Array]
@@ -247,10 +264,15 @@ class Program:
             for x, constraint in zip(new, self.constraints, strict=True)
         ]
         leaves = [_like(leaf, x) for leaf, x in zip(leaves, cells[start : start + self.n_state], strict=True)]
-        counters = [next_count(c) for c in cells[start + self.n_state : self.n_written]]
-        if self.params_are_cells:
-            return [*new, *leaves, *counters], []
-        return [*leaves, *counters], new
+        end = start + self.n_state + 1 + self.has_global_step
+        counters = [next_count(c) for c in cells[start + self.n_state : end]]
+        if self.watched:
+            counters += observed(cells[end : self.n_written], self.watched, grads, old, new, count)
+        written = [*new, *leaves, *counters] if self.params_are_cells else [*leaves, *counters]
+        for i, sharding in enumerate(self.shardings):
+            if sharding is not None:  # else XLA chooses
+                written[i] = jax.lax.with_sharding_constraint(written[i], sharding)
+        return written, [] if self.params_are_cells else new
 
 
 def _constrain(constraint: Callable[[Array], Array], x: Array) -> Array:

@@ -49,7 +49,11 @@ class Setting:
             x = self.source.value
         elif self.source is not None:
             x = self.source()
-        return evaluate(self.schedule, x)
+        value = evaluate(self.schedule, x)
+        if self.override is not None:
+            flag, number = self.override
+            value = jnp.where(flag.value, number.value.astype(value.dtype), value)
+        return value
 
     def present(self, count: ArrayLike) -> Any:
         """What stands for this setting in a configuration: its schedule of the count, or a number."""
@@ -76,6 +80,7 @@ class Settings:
         self._rule_names = rule_names
         self._traced = False
         self._added: set[str] = set()
+        self._dropped: dict[str, Setting] = {}
         self.version = 0
 
     def __getitem__(self, attribute: str) -> Setting:
@@ -94,12 +99,20 @@ class Settings:
         self.version += 1
 
     def restrict(self, given: Mapping[str, Any], rule_names: Mapping[str, str]) -> None:
-        """Makes these the hyperparameters: those there are stay as they are, others are made or dropped."""
-        made = {a: setting(a, x) for a, x in given.items() if a not in self._by_attribute}
+        """Makes these the hyperparameters: those there are stay as they are, others are made or dropped.
+
+        One that was dropped comes back with its cell, by which functions know it that were compiled with it.
+        """
+        known = self._dropped | self._by_attribute
+        made = {a: known.get(a) or setting(a, x) for a, x in given.items()}
+        back = [a for a in given if a not in self._by_attribute and a in known]
         added = {a: self._by_attribute[a] for a in self._by_attribute if a in self._added}
-        self._by_attribute = {a: made.get(a) or self._by_attribute[a] for a in given} | added
+        self._dropped = {a: s for a, s in known.items() if a not in made and a not in added}
+        self._by_attribute = made | added
         self._rule_names = rule_names
         self.version += 1
+        for attribute in back:
+            self.set(attribute, given[attribute])
 
     def set(self, attribute: str, given: Any) -> None:
         """Sets one: a number in the place of a number is written to its cell, in its dtype."""
@@ -121,13 +134,19 @@ class Settings:
             )
         else:
             self.version += 1
-            if self._traced:
-                warnings.warn(
-                    f"{attribute} is another kind of thing now. Functions that jax.jit compiled before go on "
-                    "with what it was: compile them anew, or set a number, which they see.",
-                    stacklevel=4,
-                )
+            self.warn_of_compiled(
+                f"{attribute} is another kind of thing now", "or set a number, which they see"
+            )
         self._by_attribute[attribute] = new
+
+    def warn_of_compiled(self, change: str, remedy: str = "", stacklevel: int = 3) -> None:
+        """Warns of a change that compiled functions do not see, if there can be any."""
+        if self._traced:
+            warnings.warn(
+                f"{change}. Functions that jax.jit compiled before go on with what it was: "
+                f"compile them anew{', ' if remedy else ''}{remedy}.",
+                stacklevel=stacklevel,
+            )
 
     def prepare_for_trace(self) -> None:
         """Sees to it that what is compiled now will see numbers that are set later."""
@@ -197,6 +216,18 @@ def as_number(x: Any) -> Array:
         return jnp.asarray(x, jnp.float32)
     array = jnp.asarray(x)
     return jax.lax.convert_element_type(array, array.dtype)
+
+
+def is_number(x: Any) -> bool:
+    """Whether `x` is a real number that is known now: Python's, NumPy's, or a 0-d array."""
+    if is_tracer(x) or not isinstance(x, bool | int | float | np.generic | np.ndarray | jax.Array):
+        return False
+    dtype = np.asarray(x).dtype
+    return np.ndim(x) == 0 and (jnp.issubdtype(dtype, jnp.bool_) or _is_real(dtype))
+
+
+def _is_real(dtype: Any) -> bool:
+    return jnp.issubdtype(dtype, jnp.integer) or jnp.issubdtype(dtype, jnp.floating)
 
 
 def setting(name: str, given: Any) -> Setting:

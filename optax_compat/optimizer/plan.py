@@ -1,6 +1,7 @@
 """How one set of variables is updated: which cells, in which order, by which compiled program."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -9,6 +10,10 @@ import jax.numpy as jnp
 from optax_compat.optimizer.cells import Cells
 from optax_compat.optimizer.engine import Cell, HyperSource, Program, compiled, compiled_values, kind_of
 from optax_compat.optimizer.hyper import Settings, as_number
+from optax_compat.optimizer.layout import sharding_to_keep
+from optax_compat.optimizer.report import WRITTEN, StepWatch
+from optax_compat.overlay import isolated
+from optax_compat.sparse import is_sparse
 from optax_compat.tracing import is_tracer, outside_of_traces, tracing
 from optax_compat.types import Array
 from optax_compat.variable import Variable, changes, promote
@@ -22,7 +27,12 @@ class Plan:
     """
 
     def __init__(
-        self, cells: Cells, variables: Sequence[Any], iterations: Variable, global_step: Variable | None
+        self,
+        cells: Cells,
+        variables: Sequence[Any],
+        iterations: Variable,
+        global_step: Variable | None,
+        watch: StepWatch | None = None,
     ) -> None:
         leaves, self._layout = jax.tree.flatten(cells.of(variables))
         params = [v for v in variables if isinstance(v, Variable)]
@@ -31,6 +41,9 @@ class Plan:
         self._has_global_step = global_step is not None
         if global_step is not None:
             self._written.append(global_step)
+        self._watched = () if watch is None else watch.places(variables)
+        if watch is not None:
+            self._written += watch.cells[:WRITTEN]
         self._n_state = len(leaves)
         self._params_are_cells = bool(params)
         self._params = variables
@@ -68,6 +81,7 @@ class Plan:
             by_kind[kind].append(v)
         self._cells = cells
         self._donated, self._kept, self._refs = by_kind["donated"], by_kind["kept"], by_kind["ref"]
+        shardings = tuple(map(sharding_to_keep, self._written))
         self._program = Program(
             engine=self._engine,
             layout=self._layout,
@@ -76,9 +90,10 @@ class Plan:
             constraints=constraints,
             marks=self._marks,
             n_state=self._n_state,
-            has_global_step=len(self._written)
-            > len(constraints) * self._params_are_cells + self._n_state + 1,
+            has_global_step=self._has_global_step,
             params_are_cells=self._params_are_cells,
+            shardings=shardings if any(shardings) else (),
+            watched=self._watched,
         )
         self._seen = seen
 
@@ -107,35 +122,39 @@ class Plan:
         run = compiled_values
         if tracing():
             settings.prepare_for_trace()
-            cells = [*self._written, *settings.variables()]
-            _join_devices(cells)
-            promote(cells)
+            if not isolated():
+                cells = [*self._written, *settings.variables()]
+                n = len(self._params) if self._params_are_cells else 0
+                join_devices(cells[:n], cells[n:])
+                promote(cells)
             run = Program.run
         self._refresh(settings)
         operands = [as_number(source()) for source in self._operands]
         cells = [v.value for v in self._cells]
+        program = replace(self._program, shardings=()) if isolated() else self._program
         new_cells, new = run(
-            self._program, cells, leaves, [None if g is None else jnp.asarray(g) for g in grads], operands
+            program, cells, leaves, [g if is_sparse(g) else jnp.asarray(g) for g in grads], operands
         )
         for v, x in zip(self._written, new_cells, strict=True):
             v.assign(x)
         return new
 
 
-def _join_devices(cells: Sequence[Variable]) -> None:
-    """Puts scalars that are still arrays where the first array with axes lives.
+def join_devices(params: Sequence[Variable], others: Sequence[Variable]) -> None:
+    """Puts arrays that are on other devices where the first one with axes lives; no parameters but scalars.
 
-    A ref stays on its devices, and JAX runs no function on refs of different ones.
+    What is a ref already stays on its devices, and JAX runs no function on refs of different ones.
     """
-    large = (v._storage() for v in cells if v.ndim)
+    large = (v._storage() for v in (*params, *others) if v.ndim)
     sharding = next((x.sharding for x in large if not is_tracer(x)), None)
     if sharding is None:
         return
     if isinstance(sharding, jax.sharding.NamedSharding):
         sharding = jax.sharding.NamedSharding(sharding.mesh, jax.sharding.PartitionSpec())
 
-    scalars = [v for v in cells if not v.ndim and v._ref is None and not is_tracer(v._array)]
-    elsewhere = [v for v in scalars if v._array.sharding != sharding]
+    movable = (*others, *(v for v in params if not v.ndim))
+    arrays = [v for v in movable if v._ref is None and not is_tracer(v._array)]
+    elsewhere = [v for v in arrays if _lives_elsewhere(v._array, sharding)]
 
     def move() -> None:
         for v in elsewhere:
@@ -143,3 +162,7 @@ def _join_devices(cells: Sequence[Variable]) -> None:
 
     if elsewhere:
         outside_of_traces(move)
+
+
+def _lives_elsewhere(x: Array, sharding: Any) -> bool:
+    return x.sharding.device_set != sharding.device_set if x.ndim else x.sharding != sharding

@@ -8,8 +8,11 @@ import jax
 import jax.numpy as jnp
 
 from optax_compat.optimizer.checks import flatten_like, leaves_of
-from optax_compat.optimizer.engine import Engine, Mark
+from optax_compat.optimizer.engine import Engine, Mark, RuleEngine
+from optax_compat.optimizer.storage import StoringEngine
+from optax_compat.precision.storage import widened
 from optax_compat.rules.rule import Hypers
+from optax_compat.sparse import IndexedSlices, is_sparse, take_rows
 from optax_compat.types import Array, OptState, Params, PerVariable, Updates, next_count
 
 
@@ -48,14 +51,18 @@ def pure_update(
     state: PureState,
     params: Params,
 ) -> tuple[Updates, PureState]:
-    """The updates of the parameters, None where the gradient is, and the new state."""
+    """The updates of the parameters, None where the gradient is, and the new state.
+
+    An update is `IndexedSlices` where a rule moves only the rows of a sparse gradient. It is float32 for a
+    16-bit parameter of which the engine keeps more than that, so that the sum is what the engine means.
+    """
     if not jax.tree.leaves(params):
         return grads, state
     leaves, treedef = leaves_of(params)
     flat = flatten_like(treedef, leaves, grads)
     where = [i for i, g in enumerate(flat) if g is not None]
     old = PerVariable(leaves[i].array for i in where)
-    given = PerVariable(jnp.asarray(flat[i]) for i in where)
+    given = PerVariable(flat[i] if is_sparse(flat[i]) else jnp.asarray(flat[i]) for i in where)
     inner = _map_rows(lambda rows: PerVariable(rows[i] for i in where), state.inner)
     marks = [mark(leaves[i].name, leaves[i].array.shape) for i in where]
     new, new_inner = engine.update(given, inner, old, hypers(state.count), state.count, marks)
@@ -65,10 +72,17 @@ def pure_update(
         return PerVariable(changed.get(i, row) for i, row in enumerate(rows))
 
     updates: list[Any] = [None] * len(leaves)
-    for i, x, w in zip(where, new, old, strict=True):
-        updates[i] = x - w
+    widen = widened if isinstance(engine, StoringEngine) else lambda x: x
+    by_rows = isinstance(engine, RuleEngine) and engine.rows != "all"
+    for i, x, w, g in zip(where, new, old, given, strict=True):
+        updates[i] = _rows_moved(x, w, g) if by_rows and is_sparse(g) else widen(x) - widen(w)
     inner = _map_rows(merge, state.inner, new_inner)
     return treedef.unflatten(updates), PureState(next_count(state.count), inner)
+
+
+def _rows_moved(new: Array, old: Array, g: IndexedSlices) -> IndexedSlices:
+    rows = g.sum_duplicates()
+    return rows.map(lambda _: take_rows(new, rows) - take_rows(old, rows))
 
 
 def _map_rows(fn: Callable[..., PerVariable], *trees: Any) -> Any:

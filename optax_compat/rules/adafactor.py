@@ -4,7 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import jax.core
 import jax.numpy as jnp
+from jax.sharding import NamedSharding, PartitionSpec
 
 from optax_compat.rules.rule import Array, Hypers, Rule, Scalars, Slots
 
@@ -30,6 +32,7 @@ class Adafactor(Rule):
     """
 
     elementwise: ClassVar[bool] = False
+    rowwise: ClassVar[bool] = False
 
     @property
     def slot_names(self) -> tuple[str, ...]:
@@ -40,8 +43,8 @@ class Adafactor(Rule):
         if w.ndim < 2:
             return {"r": jnp.zeros((), jnp.int32), "c": jnp.zeros((), jnp.int32), "v": v}
         return {
-            "r": jnp.zeros(w.shape[:-1], w.dtype),
-            "c": jnp.zeros(w.shape[:-2] + w.shape[-1:], w.dtype),
+            "r": _zeros_without(-1, w),
+            "c": _zeros_without(-2, w),
             "v": v,
         }
 
@@ -71,3 +74,15 @@ class Adafactor(Rule):
 
 def _rms(x: Array) -> Array:
     return jnp.sqrt(jnp.mean(x * x))
+
+
+def _zeros_without(axis: int, w: Array) -> Array:
+    """Zeros for means over an axis of `w`, spread over devices as `w` is."""
+    shape = list(w.shape)
+    del shape[axis]
+    sharding = None if isinstance(w, jax.core.Tracer) else w.sharding
+    if not isinstance(sharding, NamedSharding):
+        return jnp.zeros(shape, w.dtype)
+    spec = [*sharding.spec, *[None] * (w.ndim - len(sharding.spec))]
+    del spec[axis]
+    return jnp.zeros(shape, w.dtype, device=NamedSharding(sharding.mesh, PartitionSpec(*spec)))

@@ -22,6 +22,8 @@ class Adagrad(Rule):
         "outside"  w <- w - lr g / (sqrt(a) + eps)                        Keras legacy, torch
     """
 
+    still = True
+
     eps: Literal["none", "inside", "outside"] = "inside"
 
     @property

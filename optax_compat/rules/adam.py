@@ -1,7 +1,7 @@
 """Adam and its kin: AMSGrad, and Adam with Nesterov's look-ahead."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import jax.numpy as jnp
@@ -25,17 +25,20 @@ class Adam(Rule):
         "paper"  w <- w - lr mu / (1 - b1^t) / (sqrt(nu / (1 - b2^t) + eps_root) + eps)     optax, torch
 
     Powers: "stored" keeps `b1^t` and `b2^t` as shared state and multiplies them after each update
-    (TF1: two calls of `apply_gradients` advance them twice); "computed" raises to `t`.
+    (TF1: two calls of `apply_gradients` advance them twice); "computed" raises to `t`; "global_step" to a
+    step that the caller keeps, plus 1.
 
     AMSGrad (Reddi et al. 2018) divides by the running maximum of `nu` ("raw": TF, Keras) or of the
-    bias-corrected `nu` ("corrected": optax). Each bias correction of the paper's form can be left out
-    (optax `amsgrad`). `nesterov` puts `b1 mu / (1 - b1^(t+1)) + (1 - b1) g /
-    (1 - b1^t)` in the place of `mu / (1 - b1^t)` (Dozat 2016 without its momentum schedule; optax `nadam`).
+    bias-corrected `nu` ("corrected": optax), of rows by themselves only if `amsgrad_by_rows`. Each bias
+    correction of the paper's form can be left out (optax `amsgrad`). `nesterov` puts
+    `b1 mu / (1 - b1^(t+1)) + (1 - b1) g / (1 - b1^t)` in the place of `mu / (1 - b1^t)` (Dozat 2016 without
+    its momentum schedule; optax `nadam`).
     """
 
     eps: Literal["hat", "paper"] = "paper"
-    powers: Literal["stored", "computed"] = "computed"
+    powers: Literal["stored", "computed", "global_step"] = "computed"
     amsgrad: Literal["raw", "corrected"] | None = None
+    amsgrad_by_rows: bool = True
     bias_correction_mu: bool = True
     bias_correction_nu: bool = True
     nesterov: bool = False
@@ -50,7 +53,7 @@ class Adam(Rule):
         return slots | {"mu": jnp.zeros_like(w, self.mu_dtype)}
 
     def init_shared(self, h: Hypers, count: Any = 0) -> dict[str, Array]:
-        if self.powers == "computed":
+        if self.powers != "stored":
             return {}
         return {
             "b1_power": jnp.asarray(h["b1"]) ** (count + 1),
@@ -61,7 +64,8 @@ class Adam(Rule):
         if self.powers == "stored":
             b1_t, b2_t = shared["b1_power"], shared["b2_power"]
         else:
-            b1_t, b2_t = h["b1"] ** (count + 1), h["b2"] ** (count + 1)
+            t = (h["global_step"] if self.powers == "global_step" else count) + 1
+            b1_t, b2_t = h["b1"] ** t, h["b2"] ** t
         c = Scalars(**h, correction1=1 - b1_t, correction2=1 - b2_t, one_b1=1 - h["b1"], one_b2=1 - h["b2"])
         if self.eps == "paper":
             c.correction1 = c.correction1 if self.bias_correction_mu else 1.0
@@ -71,6 +75,10 @@ class Adam(Rule):
         if self.eps == "hat":
             c.rate = h["lr"] * jnp.sqrt(c.correction2) / c.correction1
         return c
+
+    @property
+    def by_rows(self) -> Rule:
+        return self if self.amsgrad_by_rows else replace(self, amsgrad=None)
 
     def update(self, g: Array, w: Array, s: Slots, c: Scalars) -> tuple[Array, Slots]:
         mu = s["mu"] + c.one_b1 * (g - s["mu"])
@@ -91,6 +99,6 @@ class Adam(Rule):
         return -c.lr * (first / (jnp.sqrt(second + c.eps_root) + c.eps)), new
 
     def finish(self, shared: Mapping[str, Array], h: Hypers, count: Any) -> dict[str, Array]:
-        if self.powers == "computed":
+        if self.powers != "stored":
             return {}
         return {"b1_power": shared["b1_power"] * h["b1"], "b2_power": shared["b2_power"] * h["b2"]}

@@ -26,6 +26,7 @@ class Lamb(Rule):
     """
 
     elementwise: ClassVar[bool] = False
+    rowwise: ClassVar[bool] = False
 
     decay_inside: bool = False
 

@@ -13,6 +13,8 @@ class GradientDescent(Rule):
     """`w <- w - lr g`. Source: every library."""
 
     supports_complex = True
+    linear = True
+    still = True
 
     def update(self, g: Array, w: Array, s: Slots, c: Scalars) -> tuple[Array, Slots]:
         return -c.lr * g, {}

@@ -3,8 +3,11 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
+import jax
 import jax.numpy as jnp
+from jax.sharding import NamedSharding, PartitionSpec
 
+from optax_compat.rules.adam import Adam
 from optax_compat.rules.rule import Array, Hypers, Rule, Scalars, Slots
 
 
@@ -31,6 +34,7 @@ class Muon(Rule):
     """
 
     elementwise: ClassVar[bool] = False
+    rowwise: ClassVar[bool] = False
 
     nesterov: bool = True
     ns_steps: int = 5
@@ -50,6 +54,10 @@ class Muon(Rule):
     def update(self, g: Array, w: Array, s: Slots, c: Scalars) -> tuple[Array, Slots]:
         trace = c.momentum * s["trace"] + g
         x = g + c.momentum * trace if self.nesterov else trace
+        sharding = jax.typeof(x).sharding
+        explicit = any(axis is not None for axis in sharding.spec)
+        if explicit:  # JAX then asks how to spread each product; here the matrix comes together
+            x = jax.sharding.reshard(x, NamedSharding(sharding.mesh, PartitionSpec()))
         rows, columns = x.shape
         x = x.T if rows > columns else x
         x = x / (jnp.sqrt(jnp.sum(x * x)) + 1e-7)
@@ -57,5 +65,14 @@ class Muon(Rule):
             a = x @ x.T
             x = c.ns_a * x + (c.ns_b * a + c.ns_c * (a @ a)) @ x
         x = x.T if rows > columns else x
+        x = jax.sharding.reshard(x, sharding) if explicit else x
         factor = max(rows, columns) ** 0.5 * c.rms_rate if self.match_rms else 1
         return -(c.lr * factor) * x, {"trace": trace}
+
+
+@dataclass(frozen=True)
+class AdamBesideMuon(Adam):
+    """Adam for what is no matrix, at `adam_lr_ratio` times the rate."""
+
+    def combine(self, h: Hypers) -> Hypers:
+        return {**h, "lr": h["lr"] * h["adam_lr_ratio"]}

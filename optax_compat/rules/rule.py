@@ -37,6 +37,15 @@ class Rule:
     elementwise: ClassVar[bool] = True
     """The update of an entry depends on that entry alone, so rows, flat buffers and tables may share it."""
 
+    rowwise: ClassVar[bool] = True
+    """The update of a row depends on that row alone, so that some rows can be updated by themselves."""
+
+    linear: ClassVar[bool] = False
+    """The update is the gradient times a number, so that repeated rows need not be summed first."""
+
+    still: ClassVar[bool] = False
+    """Where the gradient is 0 nothing changes, the slots neither."""
+
     replaces: ClassVar[bool] = False
     """`update` returns the parameter's new value instead of the change to add to it."""
 
@@ -47,6 +56,11 @@ class Rule:
     def slot_names(self) -> tuple[str, ...]:
         """The names of the slots, in the order in which they are made."""
         return ()
+
+    @property
+    def by_rows(self) -> "Rule":
+        """The rule of rows that are updated by themselves; it may leave slots alone."""
+        return self
 
     def init(self, w: Array, h: Hypers) -> Slots:
         """The slots of a parameter `w`: zeros of its shape and dtype unless the rule says otherwise."""

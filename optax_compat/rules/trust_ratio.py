@@ -23,6 +23,7 @@ class TrustRatio(Rule):
     """
 
     elementwise: ClassVar[bool] = False
+    rowwise: ClassVar[bool] = False
 
     def update(self, g: Array, w: Array, s: Slots, c: Scalars) -> tuple[Array, Slots]:
         w_norm, g_norm = _norm(w, c.min_norm), _norm(g, c.min_norm)

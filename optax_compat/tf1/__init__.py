@@ -3,6 +3,7 @@
 from optax_compat.tf1.averages import ExponentialMovingAverage
 from optax_compat.tf1.base import Optimizer
 from optax_compat.tf1.clipping import clip_by_global_norm, clip_by_norm, clip_by_value, global_norm
+from optax_compat.tf1.loss_scale import DynamicLossScale, FixedLossScale, MixedPrecisionLossScaleOptimizer
 from optax_compat.tf1.optimizers import (
     AdadeltaOptimizer,
     AdagradDAOptimizer,
@@ -27,6 +28,8 @@ from optax_compat.tf1.schedules import (
     piecewise_constant_decay,
     polynomial_decay,
 )
+from optax_compat.tf1.sync_replicas import SyncReplicasOptimizer
+from optax_compat.tf1.towers import TowerOptimizer
 from optax_compat.tf1.variables import (
     get_global_step,
     get_or_create_global_step,
@@ -41,21 +44,26 @@ GATE_OP = Optimizer.GATE_OP
 GATE_GRAPH = Optimizer.GATE_GRAPH
 
 __all__ = [
-    "GATE_GRAPH",
-    "GATE_NONE",
-    "GATE_OP",
     "AdadeltaOptimizer",
     "AdagradDAOptimizer",
     "AdagradOptimizer",
     "AdamOptimizer",
+    "DynamicLossScale",
     "ExponentialMovingAverage",
+    "FixedLossScale",
     "FtrlOptimizer",
+    "GATE_GRAPH",
+    "GATE_NONE",
+    "GATE_OP",
     "GradientDescentOptimizer",
+    "MixedPrecisionLossScaleOptimizer",
     "MomentumOptimizer",
     "Optimizer",
     "ProximalAdagradOptimizer",
     "ProximalGradientDescentOptimizer",
     "RMSPropOptimizer",
+    "SyncReplicasOptimizer",
+    "TowerOptimizer",
     "clip_by_global_norm",
     "clip_by_norm",
     "clip_by_value",

@@ -55,6 +55,8 @@ class Optimizer(Hooks, BaseOptimizer):
         self._setup(ByHooks(), name)
 
     learning_rate: Hyper = OwnRate()
+    sparse_rows = "touched"
+    constrains_sparse = False
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         """An `apply_gradients` of one's own becomes all-or-nothing, as the library's is."""

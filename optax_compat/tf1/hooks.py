@@ -9,10 +9,10 @@ import jax
 import jax.numpy as jnp
 
 from optax_compat.optimizer.base import Optimizer as BaseOptimizer
-from optax_compat.optimizer.base import all_or_nothing
 from optax_compat.optimizer.cells import Cells
 from optax_compat.optimizer.checks import checked_step, pairs_of
 from optax_compat.optimizer.engine import Marks, RuleEngine
+from optax_compat.optimizer.together import all_or_nothing
 from optax_compat.rules.rule import Hypers
 from optax_compat.sparse import IndexedSlices
 from optax_compat.tracing import is_tracer, outside_of_traces
@@ -91,15 +91,21 @@ class Hooks(BaseOptimizer):
     def _overrides(self, *hooks: str) -> bool:
         return any(getattr(type(self), hook) is not getattr(Hooks, hook) for hook in hooks)
 
-    def _takes_sparse(self) -> bool:
-        return self._by_hooks
-
     def apply_gradients(
-        self, grads_and_vars: Any, global_step: Any = None, name: str | None = None, *, params: Any = None
+        self,
+        grads_and_vars: Any,
+        global_step: Any = None,
+        name: str | None = None,
+        *,
+        params: Any = None,
+        skip_gradients_aggregation: bool = False,
     ) -> Any:
         """One update; see `optax_compat.Optimizer.apply_gradients`."""
+        skip = skip_gradients_aggregation
         if not self._by_hooks:
-            return super().apply_gradients(grads_and_vars, global_step, name, params=params)
+            return super().apply_gradients(
+                grads_and_vars, global_step, name, params=params, skip_gradients_aggregation=skip
+            )
         if params is not None:
             raise NotImplementedError(
                 f"{type(self).__name__} updates variables through TF1's hooks. Received: params=... "
@@ -107,10 +113,10 @@ class Hooks(BaseOptimizer):
             )
         step = checked_step(global_step, self._adopt)
         pairs = pairs_of(grads_and_vars)
-        return counted(Hooks._call_hooks)(self, pairs, step)
+        return counted(Hooks._call_hooks)(self, pairs, step, not skip)
 
-    def _call_hooks(self, pairs: Sequence[tuple[Any, Any]], step: Variable | None) -> Array:
-        grads, variables = self._checked_pairs(pairs)
+    def _call_hooks(self, pairs: Sequence[tuple[Any, Any]], step: Variable | None, summed: bool) -> Array:
+        grads, variables = self._checked_pairs(pairs, summed)
         self._build_by_hook(variables)
         self._prepare()
         update_ops = [self._update_by_hook(g, v) for g, v in zip(grads, variables, strict=True)]
@@ -138,11 +144,6 @@ class Hooks(BaseOptimizer):
 
     def _update_by_hook(self, g: Any, v: Variable) -> Any:
         if isinstance(g, IndexedSlices):
-            if v.constraint is not None:
-                raise RuntimeError(
-                    "A sparse gradient cannot update a variable with a constraint. Received: variable "
-                    f"{v.name!r}. Densify the gradient: g.to_dense(v.shape)."
-                )
             if self._overrides("_resource_apply_sparse", "_resource_apply_sparse_duplicate_indices"):
                 return self._resource_apply_sparse_duplicate_indices(g.values, v, g.indices)
             return self._apply_sparse_duplicate_indices(g, v)
@@ -173,6 +174,9 @@ class Hooks(BaseOptimizer):
                 f"{type(self).__name__} must say how a gradient is applied. Received: neither _apply_dense "
                 "nor _resource_apply_dense. Override one of them, or declare a rule."
             )
+        return self._apply_rule(grad, var)
+
+    def _apply_rule(self, grad: Array | IndexedSlices, var: Variable) -> Any:
         cells = self._cells.of([var])
         state = jax.tree.map(lambda cell: cell.value, cells)
         count = self.iterations
@@ -198,7 +202,9 @@ class Hooks(BaseOptimizer):
 
     def _apply_sparse(self, grad: IndexedSlices, var: Variable) -> Any:
         """Updates rows of `var`, each index once; what follows the last has an index past the end."""
-        return self._apply_dense(grad.to_dense(var.shape), var)
+        if isinstance(self._engine, ByHooks) or self._overrides("_apply_dense", "_resource_apply_dense"):
+            return self._resource_apply_dense(grad.to_dense(var.shape), var)
+        return self._apply_rule(grad, var)
 
     def _resource_apply_sparse_duplicate_indices(self, grad: Array, handle: Variable, indices: Array) -> Any:
         """Sums the rows of each index, then calls `_resource_apply_sparse`."""

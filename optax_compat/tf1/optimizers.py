@@ -152,6 +152,7 @@ class AdamOptimizer(Optimizer):
     `beta1_power` and `beta2_power` are shared by all variables, and advance at each `apply_gradients`.
     """
 
+    sparse_rows = "all"
     slot_spelling = {"mu": "m", "nu": "v", "b1_power": "beta1_power", "b2_power": "beta2_power"}
     learning_rate = Hyper("lr")
     beta1 = Hyper("b1")

@@ -9,6 +9,7 @@ import numpy as np
 
 from optax_compat.gradients import flatten_variables, value_and_gradients
 from optax_compat.optimizer.checks import short
+from optax_compat.sparse import Gradient
 from optax_compat.tf1.hooks import ByHooks, active_optimizer
 from optax_compat.types import Array, DType
 from optax_compat.variable import Variable, trainable_variables
@@ -93,7 +94,7 @@ def reset_default_graph() -> None:
     _variables.clear()
 
 
-def gradients(ys: Any, xs: Any, grad_ys: Any = None) -> list[Array | None]:
+def gradients(ys: Any, xs: Any, grad_ys: Any = None) -> list[Gradient | None]:
     """The gradients of a loss with respect to variables, in order; None where it does not depend on one.
 
     Args:

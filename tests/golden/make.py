@@ -28,6 +28,7 @@ sys.path.insert(0, str(HERE.parent))
 
 import functional_cases  # noqa: E402
 import record_keras  # noqa: E402
+import record_sparse  # noqa: E402
 import tf1_cases  # noqa: E402
 from golden_files import functional_ids  # noqa: E402
 from tf1_cases import DTYPES, RECORDED_STEPS, SHAPES, STEPS  # noqa: E402
@@ -326,6 +327,7 @@ CHILDREN: dict[str, Callable[[str], tuple[Arrays, dict[str, Any]]]] = {
     "keras_legacy": keras_legacy_variant,
     "schedules_keras3": record_keras.record_schedules_keras3,
     "schedules_keras_legacy": record_keras.record_schedules_keras_legacy,
+    "sparse": record_sparse.record,
 }
 
 
@@ -335,7 +337,7 @@ def in_processes(*runs: tuple[str, str]) -> tuple[Arrays, dict[str, Any]]:
     meta: dict[str, Any] = {}
     for child, variant in runs:
         with tempfile.TemporaryDirectory() as folder:
-            backend = "tensorflow" if variant == "tensorflow64" else "jax"
+            backend = "tensorflow" if variant.startswith("tensorflow") else "jax"
             environment = os.environ | {"KERAS_BACKEND": backend, "JAX_PLATFORMS": "cpu"}
             subprocess.run(
                 [sys.executable, __file__, "--child", child, variant, folder], check=True, env=environment
@@ -370,6 +372,9 @@ PARTS: dict[str, Callable[[], tuple[Arrays, dict[str, Any] | None]]] = {
     "keras_schedules": lambda: in_processes(
         *(("schedules_keras3", variant) for variant in ("float32", "floatx64")),
         *(("schedules_keras_legacy", variant) for variant in (*DTYPES, "int64")),
+    ),
+    "sparse": lambda: in_processes(
+        *(("sparse", variant) for variant in ("tf1", "keras_legacy", "keras3", "tensorflow"))
     ),
 }
 

@@ -84,6 +84,7 @@ def record_keras3(variant: str, initial: np.ndarray, gradients: np.ndarray) -> t
         meta["versions"] = versions("keras", "jax", "numpy")
         meta["signatures"] = keras3_signatures()
         meta["behaviour"] = keras3_behaviour()
+        meta["serialized"] = keras3_serialized()
     return arrays, meta
 
 
@@ -219,6 +220,7 @@ def record_keras_legacy(variant: str, initial: np.ndarray, gradients: np.ndarray
         meta["versions"] = versions("tf_keras", "tensorflow-cpu", "numpy")
         meta["signatures"] = keras_legacy_signatures()
         meta["behaviour"] = keras_legacy_behaviour()
+        meta["serialized"] = keras_legacy_serialized()
     return arrays, meta
 
 
@@ -323,6 +325,42 @@ def schedule_configs(schedules: Any) -> Meta:
     return {
         case_id: getattr(schedules, name)(**arguments).get_config()
         for name, arguments, case_id in keras_cases.KERAS_SCHEDULES
+    }
+
+
+# ---- Whole dictionaries, as they stand in files of models
+
+
+def keras3_serialized() -> Meta:
+    """The last case of each class, and a MultiOptimizer with one optimizer under two patterns."""
+    import keras
+
+    o = keras.optimizers
+    keras.utils.clear_session()
+    last = {case[0]: case for case in keras_cases.KERAS3}
+    adam = o.Adam(0.25, name="shared")
+    by_pattern = {"vec.*": adam, "scalar": adam}
+    schedule = o.schedules.ExponentialDecay(0.5, 5, 0.5)
+    multi = o.MultiOptimizer(o.OptimizerMap(o.SGD(schedule, momentum=0.5), by_pattern), 2.0, "several")
+    made = {name: keras_cases.make(case, o) for name, case in last.items()} | {"MultiOptimizer": multi}
+    return {name: keras_json(o.serialize(opt)) for name, opt in made.items()}
+
+
+def keras_legacy_serialized() -> Meta:
+    """The last case of each legacy class, and each newer class, in both formats that there are."""
+    import tf_keras
+
+    o = tf_keras.optimizers
+    schedule = o.schedules.ExponentialDecay(0.5, 5, 0.5)
+    last = {case[0]: case for case in keras_cases.LEGACY}
+    made = {f"legacy {name}": keras_cases.make(case, o.legacy, o.schedules) for name, case in last.items()}
+    newer = ("SGD", "RMSprop", "Adam", "AdamW", "Adamax", "Nadam", "Adagrad", "Adadelta", "Adafactor", "Ftrl")
+    made |= {name: getattr(o, name)(schedule, weight_decay=0.25, use_ema=True) for name in (*newer, "Lion")}
+    formats = {"": False, " of two keys": True}
+    return {
+        f"{name}{spelled}": keras_json(o.serialize(opt, use_legacy_format=legacy))
+        for name, opt in made.items()
+        for spelled, legacy in formats.items()
     }
 
 

@@ -1,0 +1,506 @@
+"""16-bit parameters: every optimizer follows its float32 run, guards, float32 copies, stochastic rounding."""
+
+import copy
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from cases import CASES, Case
+
+import optax_compat as oc
+from optax_compat import keras, keras_legacy, precision, tf1
+
+HALVES = ("float16", "bfloat16")
+START = np.linspace(-1.0, 1.0, 6).reshape(2, 3)
+STEPS, ZEROS = 20, 3
+
+
+def gradients() -> dict[str, jax.Array]:
+    """For each 16-bit dtype one stack of gradients, and the same in float32; the first ones are 0."""
+    g = np.random.default_rng(0).normal(size=(ZEROS + STEPS, *START.shape))
+    g[:ZEROS] = 0
+    halves = {dtype: jnp.asarray(g, dtype) for dtype in HALVES}
+    return halves | {f"{dtype}/32": x.astype(jnp.float32) for dtype, x in halves.items()}
+
+
+def parameters() -> dict[str, jax.Array]:
+    halves = {dtype: jnp.asarray(START, dtype) for dtype in HALVES}
+    return halves | {f"{dtype}/32": x.astype(jnp.float32) for dtype, x in halves.items()}
+
+
+@pytest.mark.parametrize("case", CASES, ids=[case.id for case in CASES])
+def test_16_bit_parameters_follow_the_float32_run(case: Case) -> None:
+    opt, params = case.make(), parameters()
+
+    @jax.jit
+    def train(params: Any, state: Any, grads: Any) -> Any:
+        def body(carry: Any, g: Any) -> Any:
+            updates, state = opt.update(g, carry[1], carry[0])
+            params = oc.apply_updates(carry[0], updates)
+            return (params, state), params
+
+        return jax.lax.scan(body, (params, state), grads)  # whose carry may not change a dtype
+
+    (_, state), path = train(params, opt.init(params), gradients())
+    for x in jax.tree.leaves((state, path)):
+        assert np.all(np.isfinite(np.asarray(x, np.float64)))
+    for dtype in HALVES:
+        if not case.moves_at_zero:
+            np.testing.assert_array_equal(path[dtype][ZEROS - 1], params[dtype])
+        got, want = (np.asarray(path[name][-1], np.float64) for name in (dtype, f"{dtype}/32"))
+        ulp = float(jnp.finfo(dtype).eps) * max(1.0, np.max(np.abs(want)))
+        # Each step rounds a parameter by at most half a unit in the last place.
+        assert np.max(np.abs(got - want)) <= ulp * STEPS / 2
+        assert np.any(path[dtype][-1] != params[dtype]) or np.max(np.abs(want - START)) < ulp
+
+
+RATES: list[Callable[[float], Any]] = [float, np.float32, np.float64, jnp.float32, jnp.float64, jnp.bfloat16]
+
+
+@pytest.mark.filterwarnings("ignore:Explicitly requested dtype float64")
+@pytest.mark.parametrize("rate", RATES, ids=lambda rate: rate.__name__)
+def test_state_dtypes_do_not_depend_on_the_rates(rate: Callable[[float], Any], both_precisions: bool) -> None:
+    params = {"h": jnp.ones(3, "float16"), "b": jnp.ones(3, "bfloat16"), "f": jnp.ones(3, "float32")}
+    makers: list[Any] = [
+        *(oc.sgd, oc.adam, oc.adamw, oc.adamax, oc.adagrad, oc.rmsprop, oc.lion, oc.lamb, oc.lars),
+        functools.partial(oc.sgd, momentum=rate(0.5)),
+        functools.partial(oc.adam, b1=rate(0.5), eps=rate(1e-3)),
+        functools.partial(tf1.MomentumOptimizer, momentum=0.5),
+        *(tf1.AdamOptimizer, tf1.RMSPropOptimizer, tf1.FtrlOptimizer),
+        *(keras_legacy.Adam, keras_legacy.Nadam),
+        *((keras.Adam, keras.Lamb, keras.Muon) if rate is not jnp.bfloat16 else ()),
+    ]
+    for make in makers:
+        tx = make(rate(0.125))
+        state = jax.eval_shape(tx.init, params)
+        updates, after = jax.eval_shape(tx.update, params, state, params)
+        assert jax.tree.map(lambda x: x.dtype, after) == jax.tree.map(lambda x: x.dtype, state)
+        assert jax.tree.map(lambda x: x.dtype, updates) == jax.tree.map(lambda x: x.dtype, params)
+
+
+# ---- guards
+
+
+def test_apply_if_finite_lets_through_what_does_not_stop() -> None:
+    # The counters and updates that optax 0.2.8 gives.
+    tx = oc.apply_if_finite(oc.adam(0.1), 2)
+    params = {"a": jnp.ones(2)}
+    state = tx.init(params)
+    got = []
+    for g in ([1.0, 1.0], [np.nan, 1.0], [np.inf, 1.0], [np.nan, 2.0], [1.0, 1.0]):
+        updates, state = tx.update({"a": jnp.array(g)}, state, params)
+        counters = (int(state.notfinite_count), bool(state.last_finite), int(state.total_notfinite))
+        got.append((*counters, *np.round(updates["a"], 4).tolist()))
+    want = [
+        (0, True, 0, -0.1, -0.1),
+        (1, False, 1, 0.0, 0.0),
+        (2, False, 2, 0.0, 0.0),
+        (3, False, 3, np.nan, -0.0965),
+        (0, True, 3, np.nan, -0.0942),
+    ]
+    np.testing.assert_allclose(got, want, atol=1e-6)
+    with pytest.raises(ValueError, match="max_consecutive_errors"):
+        oc.apply_if_finite(oc.sgd(1.0), -1)
+
+
+def test_apply_if_finite_equals_optax() -> None:
+    optax = pytest.importorskip("optax")
+    params = {"a": jnp.ones(2), "b": jnp.ones(3)}
+    ours, theirs = oc.apply_if_finite(oc.adam(0.1), 1), optax.apply_if_finite(optax.adam(0.1), 1)
+    mixed = optax.chain(oc.apply_if_finite(optax.adam(0.1), 1))
+    states = [tx.init(params) for tx in (ours, theirs, mixed)]
+    for entry in (1.0, np.nan, 1.0, np.inf, np.nan, 2.0):
+        grads = {"a": jnp.array([1.0, entry]), "b": jnp.ones(3)}
+        results = [tx.update(grads, s, params) for tx, s in zip((ours, theirs, mixed), states, strict=True)]
+        states = [state for _, state in results]
+        for updates, _ in results[1:]:
+            jax.tree.map(
+                functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-7), results[0][0], updates
+            )
+        for name in ("notfinite_count", "last_finite", "total_notfinite"):
+            assert int(getattr(states[0], name)) == int(getattr(states[1], name))
+    assert states[0]._fields == states[1]._fields
+
+
+def test_zero_nans_and_skip_not_finite_take_every_leaf() -> None:
+    tree = {
+        "a": jnp.array([np.nan, np.inf, 1.0]),
+        "n": None,
+        "s": oc.IndexedSlices(jnp.array([[np.nan]]), [2]),
+    }
+    tx = oc.zero_nans()
+    updates, state = tx.update(tree, tx.init({"a": jnp.ones(3), "n": jnp.ones(1), "s": jnp.ones((3, 1))}))
+    np.testing.assert_array_equal(updates["a"], [0.0, np.inf, 1.0])
+    assert updates["n"] is None and updates["s"].values.tolist() == [[0.0]]
+    assert {k: bool(x) for k, x in state.found_nan.items()} == {"a": True, "n": False, "s": True}
+    skip, counters = oc.skip_not_finite(tree)
+    assert bool(skip) and int(counters["num_not_finite"]) == 3 and bool(counters["should_skip"])
+    skip, counters = oc.skip_not_finite({"a": jnp.ones(2), "n": None}, 3, None)
+    assert not skip and int(counters["num_not_finite"]) == 0
+    assert bool(precision.all_finite({"n": None, "i": jnp.arange(3)}))
+
+
+def test_skip_not_finite_serves_optax_multi_steps() -> None:
+    optax = pytest.importorskip("optax")
+    tx = optax.MultiSteps(optax.sgd(1.0), 1, should_skip_update_fn=oc.skip_not_finite)
+    state = tx.init(jnp.ones(2))
+    updates, state = tx.update(jnp.array([np.nan, 1.0]), state, jnp.ones(2))
+    np.testing.assert_array_equal(updates, [0.0, 0.0])
+    assert int(state.skip_state["num_not_finite"]) == 1
+
+
+# ---- storage
+
+
+def test_master_weights_give_the_rounded_float32_run_exactly() -> None:
+    rng = np.random.default_rng(1)
+    start = {
+        "h": jnp.asarray(rng.normal(size=64), "bfloat16"),
+        "f": jnp.asarray(rng.normal(size=3), "float32"),
+    }
+    tx, plain = precision.master_weights(oc.adam(1e-3)), oc.adam(1e-3)
+
+    def train(tx: Any, params: Any, steps: int) -> Any:
+        def body(carry: Any, key: Any) -> Any:
+            grads = {
+                k: jax.random.normal(key, x.shape).astype(start[k].dtype) + 1 for k, x in carry[0].items()
+            }
+            updates, state = tx.update(grads, carry[1], carry[0])
+            return (oc.apply_updates(carry[0], updates), state), None
+
+        keys = jax.random.split(jax.random.key(0), steps)
+        return jax.jit(lambda c: jax.lax.scan(body, c, keys)[0])((params, tx.init(params)))
+
+    params, state = train(tx, start, 50)
+    wide, _ = train(plain, jax.tree.map(lambda x: x.astype(jnp.float32), start), 50)
+    np.testing.assert_allclose(state.master["h"], wide["h"], rtol=1e-6)
+    assert state.master["f"] is None and state.inner_state[0].slots["mu"]["h"].dtype == jnp.float32
+    np.testing.assert_array_equal(params["h"], state.master["h"].astype(jnp.bfloat16))
+    np.testing.assert_allclose(params["f"], wide["f"], rtol=1e-6)
+    # Rounded at each step the parameters of size 1 or so would not have moved at all.
+    stuck, _ = train(plain, start, 50)
+    large = np.abs(np.asarray(start["h"], np.float32)) > 0.6
+    np.testing.assert_array_equal(stuck["h"][large], start["h"][large])
+    assert np.all(np.asarray(params["h"] != start["h"])[large])
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+def test_master_weights_are_exact_for_all_kinds_of_numbers(dtype: str) -> None:
+    w = jnp.array([0.0, -0.0, 1.0, 1e-7, 60000.0, -2.0, 1.0], dtype)
+    g = jnp.array([0.0, 0.0, 1e-4, 1e-7, -60000.0, -jnp.inf, jnp.nan], jnp.float32)
+    tx = precision.master_weights(oc.sgd(1.0))
+    updates, state = tx.update(g, tx.init(w), w)
+    rounded = np.asarray(state.master.astype(dtype))
+    for new in (oc.apply_updates(w, updates), (w.astype(jnp.float32) + updates).astype(dtype)):
+        np.testing.assert_array_equal(np.asarray(new, np.float32), rounded.astype(np.float32))
+    assert np.signbit(np.asarray(oc.apply_updates(w, updates), np.float32)[1])
+    new = oc.apply_updates(w, updates)
+    again, state = tx.update(jnp.full(7, 1e-4), state, new)
+    rounded = np.asarray(state.master.astype(dtype), np.float32)
+    np.testing.assert_array_equal(np.asarray(oc.apply_updates(new, again), np.float32), rounded)  # inf stays
+    np.testing.assert_allclose(state.master[2], 1.0 - 2e-4, rtol=1e-6)  # small updates add up
+
+
+def test_master_weights_take_sparse_and_missing_gradients() -> None:
+    w = {"t": jnp.ones((3, 2), "bfloat16"), "n": jnp.ones(2, "bfloat16")}
+    tx = precision.master_weights(oc.lazy(oc.adam(1e-3)))
+    state, updates = tx.init(w), {}
+    for _ in range(3):
+        rows = oc.IndexedSlices(jnp.ones((2, 2), "bfloat16"), [2, 2], (3, 2))
+        updates, state = tx.update({"t": rows, "n": None}, state, w)
+        w = oc.apply_updates(w, updates)
+    np.testing.assert_allclose(state.master["t"], [[1, 1], [1, 1], [0.997, 0.997]], rtol=1e-5)
+    np.testing.assert_array_equal(w["t"], state.master["t"].astype("bfloat16"))
+    assert updates["n"] is None
+    with pytest.raises(ValueError, match="params=None"):
+        tx.update({"t": None, "n": None}, state)
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+def test_stochastic_rounding_has_no_bias(dtype: str) -> None:
+    n = 1 << 16
+    eps = float(jnp.finfo(dtype).eps)
+    tiny = float(jnp.finfo(dtype).tiny)
+    values = [1 + 0.3 * eps, 2 - 0.1 * eps, -1 - 0.75 * eps, -0.5 + 0.01 * eps, 1 - 0.2 * eps, 3 * tiny]
+    for i, x in enumerate(values):
+        got = precision.stochastic_round(jax.random.key(i), jnp.full(n, x, jnp.float32), jnp.dtype(dtype))
+        assert got.dtype == dtype
+        exact = float(np.float32(x))
+        below, above = np.unique(np.asarray(got, np.float64))[[0, -1]]
+        assert below <= exact <= above and above - below <= eps * abs(x) * 1.01
+        spread = (above - below) / 2 / np.sqrt(n)
+        assert abs(np.mean(np.asarray(got, np.float64)) - exact) <= 4 * spread
+    kept = jnp.array([1.0, -0.0, jnp.inf, jnp.nan, float(jnp.finfo(dtype).max)], jnp.float32)
+    same = precision.stochastic_round(jax.random.key(0), kept, jnp.dtype(dtype))
+    np.testing.assert_array_equal(np.asarray(same, np.float32), kept)
+
+
+def test_stochastic_rounding_moves_parameters_on_average() -> None:
+    w = {"h": jnp.ones(4096, "bfloat16"), "n": jnp.ones(2, "bfloat16"), "f": jnp.ones(2)}
+    tx = precision.stochastic_rounding(oc.sgd(1e-4, momentum=0.0), jax.random.key(0))
+
+    def body(carry: Any, _: Any) -> Any:
+        grads = {"h": jnp.ones(4096, "bfloat16"), "n": None, "f": jnp.ones(2)}
+        updates, state = tx.update(grads, carry[1], carry[0])
+        return (oc.apply_updates(carry[0], updates), state), None
+
+    (w, state), _ = jax.lax.scan(body, (w, tx.init(w)), length=100)
+    mean = float(jnp.mean(w["h"].astype(jnp.float32)))
+    np.testing.assert_allclose(mean, 1 - 0.01, atol=4 * 0.004 * np.sqrt(100 * 0.03) / 64)
+    np.testing.assert_allclose(w["f"], 0.99, rtol=1e-4)
+    assert state.inner_state[0].slots["trace"]["h"].dtype == jnp.bfloat16
+    np.testing.assert_array_equal(w["n"], 1)
+
+
+def test_storage_and_loss_scale_go_inside_one_another_and_around_optax() -> None:
+    optax = pytest.importorskip("optax")
+    params = {"w": jnp.ones(4, "float16")}
+    for storage in (
+        precision.master_weights,
+        functools.partial(precision.stochastic_rounding, key=jax.random.key(1)),
+    ):
+        for inner in (optax.adamw(0.1), oc.adamw(0.1)):
+            tx = oc.dynamic_loss_scale(storage(inner), 4.0)
+            state = tx.init(params)
+            step = jax.jit(tx.update)
+            updates, state = step({"w": jnp.full(4, 4.0, "float16")}, state, params)
+            new = oc.apply_updates(params, updates)
+            np.testing.assert_allclose(np.asarray(new["w"], np.float32), 0.9, atol=2e-3)
+            updates, after = step({"w": jnp.full(4, np.inf, "float16")}, state, new)
+            np.testing.assert_array_equal(oc.apply_updates(new, updates)["w"], new["w"])
+            kept = [jax.tree.leaves(s.inner_state) for s in (state, after)]
+            for x, y in zip(*kept, strict=True):
+                assert x.dtype == y.dtype and bool(jnp.all(x == y))
+
+
+def test_states_can_be_donated_from_the_first_step_on() -> None:
+    key = jax.random.key(0)
+    for tx in (
+        oc.dynamic_loss_scale(oc.sgd(0.1)),
+        oc.apply_if_finite(oc.sgd(0.1), 1),
+        precision.master_weights(oc.sgd(0.1)),
+        precision.stochastic_rounding(oc.sgd(0.1), key),
+        oc.zero_nans(),
+    ):
+        params = {"w": jnp.ones(4, "bfloat16"), "f": jnp.ones(4)}
+        step = jax.jit(lambda state, params, tx=tx: tx.update(params, state, params), donate_argnums=(0, 1))
+        step(tx.init(params), params)
+    assert not key.is_deleted()
+
+
+# ---- norms
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+def test_norms_of_16_bit_trees_neither_overflow_nor_stall(dtype: str) -> None:
+    n = 1 << 20
+    big = float(jnp.finfo(dtype).max) / 4  # of float16 the sum overflows, of bfloat16 each square
+    for value in (1.0, 0.25, big, big / n, 1e-6):
+        tree = [jnp.full(n, value, dtype), jnp.full((n // 2, 2), value, dtype), None]
+        exact = float(jnp.asarray(value, dtype)) * np.sqrt(2 * n)
+        if exact > np.finfo(np.float32).max:
+            continue
+        np.testing.assert_allclose(jax.jit(oc.global_norm)(tree), exact, rtol=1e-3)
+        tx = oc.clip_by_global_norm(1e-3)
+        clipped, _ = tx.update(tree[:2], tx.init(tree[:2]))
+        want = 1e-3 / np.sqrt(2 * n) if exact > 1e-3 else float(jnp.asarray(value, dtype))
+        eps = float(jnp.finfo(dtype).smallest_subnormal if dtype == "float16" else 1e-2 * want)
+        np.testing.assert_allclose(np.asarray(clipped[0][:2], np.float64), want, atol=eps)
+
+
+def test_norms_of_zero_infinity_and_nan() -> None:
+    for dtype in ("float16", "bfloat16", "float32"):
+        for limit in (1e-12, 1e-40):  # the second is 0 where subnormal numbers are flushed
+            tx = oc.clip_by_global_norm(limit)
+            clipped, _ = tx.update([jnp.zeros(3, dtype)], tx.init(None))
+            np.testing.assert_array_equal(clipped[0], 0)
+        for bad in (np.inf, np.nan):
+            tree = [jnp.array([1.0, bad], dtype), jnp.ones(2, dtype)]
+            np.testing.assert_array_equal(oc.global_norm(tree), bad)
+            clipped, _ = tx.update(tree, tx.init(tree))
+            assert all(np.all(np.isnan(np.asarray(x, np.float32))) for x in clipped)
+    assert float(oc.global_norm([jnp.arange(3), jnp.array([2.0])])) == 3.0
+    tiny = jnp.full(100, 1e-30, "float32")
+    np.testing.assert_allclose(oc.global_norm(tiny), 1e-29, rtol=1e-6)
+
+
+# ---- the facade: precision by one call
+
+
+FACADES: dict[str, Callable[[], oc.Optimizer]] = {
+    "tf1": lambda: tf1.AdamOptimizer(1e-3),
+    "keras": lambda: keras.Adam(1e-3, use_ema=True, weight_decay=0.0),
+    "keras_legacy": lambda: keras_legacy.Adam(1e-3, clipnorm=10.0),
+    "pure": lambda: oc.Optimizer(oc.adam(1e-3)),
+}
+facades = pytest.mark.parametrize("facade", FACADES)
+
+
+def train(opt: oc.Optimizer, variables: list[oc.Variable], steps: int, compiled: bool) -> None:
+    def step(g: jax.Array) -> None:
+        opt.apply_gradients([(g.astype(v.dtype), v) for v in variables])
+
+    run = jax.jit(step) if compiled else step
+    for i in range(steps):
+        run(jnp.cos(jnp.arange(6.0) + 0.3 * i))
+
+
+@facades
+@pytest.mark.parametrize("compiled", [False, True])
+def test_master_weights_in_the_facade_give_the_rounded_float32_run(facade: str, compiled: bool) -> None:
+    start = np.linspace(-2.0, 2.0, 6)
+    half, single = (oc.Variable(start, dtype=d, name="w") for d in ("bfloat16", "float32"))
+    single.assign(half.numpy().astype(np.float32))
+    opt, reference = FACADES[facade](), FACADES[facade]()
+    opt.set_precision(master_weights=True)
+    train(opt, [half], 10, compiled)
+    # The gradients of the float32 run are those of the other, rounded to 16 bits.
+    for i in range(10):
+        g = jnp.cos(jnp.arange(6.0) + 0.3 * i).astype("bfloat16").astype("float32")
+        reference.apply_gradients([(g, single)])
+    master = opt.get_slot(half, "master_weight")
+    assert master is not None and master.dtype == jnp.float32
+    np.testing.assert_allclose(master.numpy(), single.numpy(), rtol=1e-6, atol=1e-7)
+    np.testing.assert_array_equal(half.numpy(), master.numpy().astype(half.dtype))
+    slots = [opt.get_slot(half, name) for name in opt.get_slot_names()]
+    assert all(slot is None or slot.dtype == jnp.float32 for slot in slots)
+    half.assign(jnp.full(6, 3.0, "bfloat16"))  # from outside
+    train(opt, [half], 1, compiled)
+    np.testing.assert_allclose(master.numpy(), 3.0, atol=2e-3)
+
+
+@facades
+def test_precision_goes_with_copies_state_and_the_pure_form(facade: str) -> None:
+    opt, v = FACADES[facade](), oc.Variable([1.0, 2.0], dtype="float16", name="w")
+    opt.set_precision(master_weights=True)
+    g = jnp.array([1.0, -1.0], "float16")
+    state = opt.init({"w": v.value})
+    params = {"w": v.value}
+    for _ in range(3):
+        updates, state = opt.update({"w": g}, state, params)
+        params = oc.apply_updates(params, updates)
+    for _ in range(3):
+        opt.apply_gradients([(g, v)])
+    np.testing.assert_array_equal(params["w"], v.numpy())
+    twin, w = copy.deepcopy(opt), oc.Variable(v.numpy(), name="w")
+    loaded, x = FACADES[facade](), oc.Variable(v.numpy(), name="w")
+    loaded.set_precision(master_weights=True)
+    loaded.load_state_dict(opt.state_dict())
+    for optimizer, variable in ((opt, v), (twin, w), (loaded, x)):
+        optimizer.apply_gradients([(g, variable)])
+    for variable in (w, x):
+        np.testing.assert_array_equal(variable.numpy(), v.numpy())
+    with pytest.raises(ValueError, match="before there are slots"):
+        opt.set_precision(slot_dtype=jnp.float32)
+
+
+def test_float32_slots_keep_small_float16_gradients() -> None:
+    # The square of 1e-4 is 0 in a float16 slot, so that where a gradient is 0 Adam divides by epsilon alone.
+    moved = {}
+    for dtype in (None, jnp.float32):
+        v = oc.Variable([1.0], dtype="float16", name="w")
+        opt = keras.Adam(0.01)
+        opt.set_precision(slot_dtype=dtype)
+        for g in (1e-4, 1e-4, 1e-4, 0.0):
+            opt.apply_gradients([(jnp.array([g], "float16"), v)])
+        slot = opt.get_slot(v, "velocity")
+        assert slot is not None and slot.dtype == (dtype or jnp.float16)
+        moved[dtype] = 1 - float(v[0])
+    # By hand: three steps of the rate, and one of it times mu_hat / sqrt(nu_hat) = 0.709 / sqrt(0.750).
+    np.testing.assert_allclose(moved[jnp.float32], 0.01 * (3 + 0.709 / np.sqrt(0.750)), atol=2e-3)
+    assert moved[None] > 0.1
+
+
+def test_stochastic_rounding_in_the_facade_moves_on_average() -> None:
+    values = []
+    for compiled in (False, True):
+        v = oc.Variable(np.ones(2048), dtype="bfloat16", name="w")
+        opt = oc.keras.SGD(1e-3)
+        opt.set_precision(stochastic_rounding=0)
+        step = lambda: opt.apply_gradients([(jnp.ones(2048, "bfloat16"), v)])  # noqa: E731, B023
+        step = jax.jit(step) if compiled else step
+        for _ in range(5):
+            step()
+        values.append(v.numpy().astype(np.float32))
+    np.testing.assert_array_equal(*values)
+    np.testing.assert_allclose(values[0].mean(), 1 - 5e-3, atol=4 * 0.004 * np.sqrt(5 * 0.25 / 2048))
+
+
+def test_precision_refuses_what_it_cannot_keep() -> None:
+    opt = keras.SGD(0.1)
+    with pytest.raises(ValueError, match="slot_dtype"):
+        opt.set_precision(slot_dtype=jnp.int32)
+    with pytest.raises(ValueError, match="Choose one"):
+        opt.set_precision(master_weights=True, stochastic_rounding=1)
+
+    class Own(keras.SGD):
+        def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
+            variable.assign_sub(gradient)
+
+    for call in (lambda: Own(0.1).set_precision(master_weights=True), lambda: Own(0.1).watch_steps()):
+        with pytest.raises(NotImplementedError, match="Own"):
+            call()
+
+
+# ---- a report of the last step
+
+
+@facades
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.filterwarnings("ignore:Steps are watched")
+def test_last_step_tells_norms_rate_and_what_went_bad(facade: str, compiled: bool) -> None:
+    opt = FACADES[facade]()
+    a, b = oc.Variable([1.0, 2.0], name="a"), oc.Variable(3.0, name="b")
+    with pytest.raises(RuntimeError, match="watch_steps"):
+        opt.last_step  # noqa: B018
+    opt.watch_steps()
+    step = lambda g, h: opt.apply_gradients([(g, a), (h, b)])  # noqa: E731
+    step = jax.jit(step) if compiled else step
+    before = np.append(a.numpy(), b.numpy())
+    step(jnp.array([3.0, 4.0]), jnp.array(12.0))
+    last = opt.last_step
+    np.testing.assert_allclose(last.gradient_norm, 13.0, rtol=1e-6)
+    moved = np.linalg.norm(np.append(a.numpy(), b.numpy()) - before)
+    np.testing.assert_allclose(last.update_norm, moved, rtol=1e-3)
+    np.testing.assert_allclose(last.learning_rate, np.nan if facade == "pure" else 1e-3)
+    assert (last.nonfinite, last.first_nonfinite, int(last.first_step)) == (None, None, -1)
+    assert not last.skipped
+    step(jnp.array([3.0, 4.0]), jnp.array(jnp.nan))
+    assert (opt.last_step.nonfinite, int(opt.last_step.first_step)) == ("b", 1)
+    step(jnp.array([jnp.inf, 4.0]), jnp.array(1.0))
+    last = opt.last_step
+    assert (last.nonfinite, last.first_nonfinite, int(last.first_step)) == ("a", "b", 1)
+    opt.watch_steps(False)
+    with pytest.raises(RuntimeError, match="watch_steps"):
+        opt.last_step  # noqa: B018
+
+
+def test_last_step_sums_16_bit_numbers_in_float32() -> None:
+    opt, v = tf1.GradientDescentOptimizer(1.0), oc.Variable(np.zeros(4), dtype="float16", name="v")
+    opt.watch_steps()
+    opt.apply_gradients([(jnp.full(4, 3000.0, "float16"), v)])  # 3000^2 is no float16
+    assert (float(opt.last_step.gradient_norm), float(opt.last_step.update_norm)) == (6000.0, 6000.0)
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_last_step_tells_of_a_skipped_one(compiled: bool) -> None:
+    opt = keras.LossScaleOptimizer(keras.SGD(0.5), 4.0)
+    a, b = oc.Variable([1.0, 2.0], name="a"), oc.Variable(3.0, name="b")
+    opt.watch_steps()
+    step = lambda g, h: opt.apply_gradients([(g, a), (h, b)])  # noqa: E731
+    step = jax.jit(step) if compiled else step
+    step(jnp.array([12.0, 16.0]), jnp.array(0.0))
+    last = opt.last_step
+    assert (float(last.gradient_norm), float(last.update_norm), bool(last.skipped)) == (5.0, 2.5, False)
+    step(jnp.array([1.0, 1.0]), jnp.array(jnp.inf))
+    last = opt.last_step
+    assert (float(last.gradient_norm), float(last.update_norm), bool(last.skipped)) == (np.inf, 0.0, True)
+    assert (last.nonfinite, float(last.learning_rate)) == ("b", 0.5)
+    step(jnp.array([0.0, 0.0]), jnp.array(2.0))  # the scale is 2 by now
+    last = opt.last_step
+    assert (float(last.gradient_norm), bool(last.skipped), last.nonfinite) == (1.0, False, None)
+    assert last.first_nonfinite == "b"
