@@ -1,27 +1,26 @@
 """What all tests share. XLA reads its flags once, so they are set before anything imports jax."""
 
 import os
+import sys
 from collections.abc import Iterator
 from importlib.metadata import version
 
 # Most of the time goes into compiling programs that run a few times, so the compiler optimizes as little
 # as it can, which takes a fifth of the time. The last of two flags counts, so the environment's win, and
 # XLA_FLAGS="--xla_backend_optimization_level=3 --xla_cpu_use_fusion_emitters=true" pytest
-# runs the tests as users compile. XLA aborts at a flag that it does not know.
+# runs the tests as users compile; benchmarks always are. XLA aborts at a flag that it does not know.
+QUICK = ["--xla_backend_optimization_level=0"]
+if tuple(map(int, version("jaxlib").split(".")[:2])) <= (0, 10):
+    QUICK += ["--xla_cpu_use_fusion_emitters=false", "--xla_cpu_parallel_codegen_split_count=1"]
+if any("benchmarks" in argument for argument in sys.argv):
+    QUICK = []
 os.environ["XLA_FLAGS"] = " ".join(
-    [
-        "--xla_backend_optimization_level=0",
-        "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
-        if tuple(map(int, version("jaxlib").split(".")[:2])) <= (0, 10)
-        else "",
-        os.environ.get("XLA_FLAGS", ""),
-        "--xla_force_host_platform_device_count=4",
-    ]
+    [*QUICK, os.environ.get("XLA_FLAGS", ""), "--xla_force_host_platform_device_count=4"]
 )
 
-import hypothesis
-import jax
-import pytest
+import hypothesis  # noqa: E402
+import jax  # noqa: E402
+import pytest  # noqa: E402
 
 # A first example compiles, which no deadline allows for; the same examples on every run.
 hypothesis.settings.register_profile("optax_compat", deadline=None, derandomize=True, max_examples=25)

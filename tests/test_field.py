@@ -243,3 +243,28 @@ def test_options_of_variables_are_saved_and_those_of_none_are_warned_of() -> Non
         pytree.apply_gradients({"x": jnp.ones(())}, params={"x": jnp.ones(())})
     with pytest.raises(TypeError, match="mapping"):
         opt.load_state_dict(None)
+
+
+WRAPPERS = {
+    "towers": tf1.TowerOptimizer,
+    "loss scale": lambda opt: tf1.MixedPrecisionLossScaleOptimizer(opt, tf1.FixedLossScale(8.0)),
+    "replicas": lambda opt: tf1.SyncReplicasOptimizer(opt, replicas_to_aggregate=1),
+}
+
+
+@pytest.mark.parametrize("wrap", WRAPPERS.values(), ids=WRAPPERS)
+def test_a_wrapper_shows_the_optimizer_inside(wrap) -> None:  # B30
+    v, w = oc.Variable([1.0, 2.0], name="v"), oc.Variable([1.0, 2.0], name="v")
+    plain, inner = tf1.AdamOptimizer(0.1), tf1.AdamOptimizer(0.1)
+    opt, step = wrap(inner), oc.Variable(0, trainable=False)
+    for _ in range(2):
+        plain.minimize(lambda: jnp.sum(v**2), var_list=[v])
+        opt.minimize(lambda: jnp.sum(w**2), global_step=step, var_list=[w])
+    assert int(opt.iterations) == 2
+    np.testing.assert_allclose(opt.get_slot(w, "m").numpy(), plain.get_slot(v, "m").numpy(), rtol=1e-6)
+    assert opt.get_slot_names() == ["m", "v"] and len(opt.variables()) >= 4
+    opt.learning_rate = 0.5
+    assert float(inner.learning_rate) == float(opt.learning_rate) == 0.5
+    config = json.loads(json.dumps(opt.get_config()))
+    again = type(opt).from_config(config)
+    assert json.loads(json.dumps(again.get_config())) == config and float(again.learning_rate) == 0.5

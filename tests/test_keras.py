@@ -69,8 +69,7 @@ def close(actual: Any, expected: Any, tolerance: float, what: str = "") -> None:
 
 # "float64" are runs with Keras's default of float32 rates; "floatx64" those with float64 ones.
 RUNS = [
-    *((case, "float32") for case in {case[0]: case for case in CASES}.values()),  # one of each class
-    *((case, "float64") for case in CASES),
+    *((case, dtype) for case in CASES for dtype in ("float32", "float64")),
     *((case, "floatx64") for case in CASES if case[2] in SCHEDULED),
     *((case, "tensorflow64") for case in CASES if case[2] in keras_cases.ON_TENSORFLOW_TOO),
 ]

@@ -36,7 +36,7 @@ quiet = pytest.mark.filterwarnings(
 )
 
 
-RUNS = [*((case, "float32") for case in LAST.values()), *((case, "float64") for case in CASES)]
+RUNS = [(case, dtype) for case in CASES for dtype in ("float32", "float64")]
 
 
 @pytest.fixture

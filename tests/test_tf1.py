@@ -17,15 +17,7 @@ NAMES = sorted({name for name, _, _ in tf1_cases.CASES})
 IDS = [case_id for _, _, case_id in tf1_cases.CASES]
 
 
-LAST = {case[0]: case for case in tf1_cases.CASES}.values()  # one of each class
-RUNS = [
-    *((case, "float64") for case in tf1_cases.CASES),
-    *(
-        (case, "float32")
-        for case in tf1_cases.CASES
-        if case in LAST or golden_files.skipped("tf1", case[2], "float64")
-    ),
-]
+RUNS = [(case, dtype) for case in tf1_cases.CASES for dtype in ("float32", "float64")]
 
 
 @pytest.fixture
