@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import NamedSharding, PartitionSpec
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 import optax_compat as oc
 from optax_compat import gradients, tf1
@@ -257,10 +257,16 @@ def test_a_wrapper_shows_the_optimizer_inside(wrap) -> None:  # B30
     v, w = oc.Variable([1.0, 2.0], name="v"), oc.Variable([1.0, 2.0], name="v")
     plain, inner = tf1.AdamOptimizer(0.1), tf1.AdamOptimizer(0.1)
     opt, step = wrap(inner), oc.Variable(0, trainable=False)
+    opt.set_precision(slot_dtype=jnp.float32)
+    opt.watch_steps()
+    mesh = Mesh(np.array(jax.devices()[:2]), ("data",))
+    opt.shard_slots(mesh)
     for _ in range(2):
         plain.minimize(lambda: jnp.sum(v**2), var_list=[v])
         opt.minimize(lambda: jnp.sum(w**2), global_step=step, var_list=[w])
     assert int(opt.iterations) == 2
+    assert float(opt.last_step.learning_rate) == float(np.float32(0.1))
+    assert opt.get_slot(w, "m").value.addressable_shards[0].data.shape == (1,)
     np.testing.assert_allclose(opt.get_slot(w, "m").numpy(), plain.get_slot(v, "m").numpy(), rtol=1e-6)
     assert opt.get_slot_names() == ["m", "v"] and len(opt.variables()) >= 4
     opt.learning_rate = 0.5

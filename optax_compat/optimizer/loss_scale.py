@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh
 
 from optax_compat.gradients import Loss
 from optax_compat.optimizer.attributes import Hyper
@@ -288,6 +289,10 @@ class LossScaling(Optimizer):
         self._inner.set_variable_options(
             selector, learning_rate_multiplier=learning_rate_multiplier, trainable=trainable
         )
+
+    def shard_slots(self, mesh: Mesh, axis: str | None = None) -> None:
+        """See `Optimizer`; of the inner optimizer."""
+        self._inner.shard_slots(mesh, axis)
 
     def set_precision(self, **kwargs: Any) -> None:
         """See `Optimizer`; of the inner optimizer."""

@@ -48,6 +48,8 @@ class Wrapper(Optimizer):
     value_and_gradients = _forwarded("value_and_gradients")
     build = _forwarded("build")
     set_variable_options = _forwarded("set_variable_options")
+    set_precision = _forwarded("set_precision")
+    watch_steps = _forwarded("watch_steps")
     state_dict = _forwarded("state_dict")
     load_state_dict = _forwarded("load_state_dict")
     reset = _forwarded("reset")
@@ -55,6 +57,7 @@ class Wrapper(Optimizer):
     update = _forwarded("update")
 
     learning_rate: Any = _shared("learning_rate", "The inner optimizer's rate of the next update; settable.")
+    last_step: Any = _shared("last_step", "What happened in the inner optimizer's last step.")
     iterations: Any = _shared("iterations", "The inner optimizer's number of updates; settable.")
     _cells = _shared("_cells")
     _plans = _shared("_plans")

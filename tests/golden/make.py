@@ -409,6 +409,8 @@ def main() -> None:
             metadata[part] = meta
             for key, why in meta["skipped"].items():
                 print(f"  skipped {key}: {why}")
+    if len(sys.argv) > 1:  # recording takes minutes, in which others may have recorded other parts
+        metadata = json.loads(path.read_text()) | {part: metadata[part] for part in parts if part in metadata}
     path.write_text(json.dumps(metadata, indent=1) + "\n")
     return None
 
