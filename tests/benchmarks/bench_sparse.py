@@ -6,7 +6,7 @@ pytest -n 0 tests/benchmarks/bench_sparse.py
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
+import optax  # pyright: ignore[reportMissingImports]
 import pytest
 
 import optax_compat as oc
