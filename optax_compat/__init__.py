@@ -4,7 +4,7 @@ Pure functions with optax's spelling (`adam`, `chain`, ...), a stateful facade (
 and a window for each library whose loops move here (`tf1`, `keras`, `keras_legacy`, `addons`).
 """
 
-from optax_compat import addons, distribute, keras, keras_legacy, precision, schedules, tf1
+from optax_compat import addons, distribute, keras, keras_legacy, packing, precision, schedules, tf1
 from optax_compat.combine import (
     add_decayed_weights,
     apply_updates,
@@ -54,6 +54,7 @@ from optax_compat.functional import (
     sgd,
     trace,
 )
+from optax_compat.jitting import jit_step
 from optax_compat.optimizer.attributes import Hyper
 from optax_compat.optimizer.base import Optimizer
 from optax_compat.optimizer.together import minimize_all
@@ -94,6 +95,7 @@ __all__ = [
     "global_norm",
     "identity",
     "inject_hyperparams",
+    "jit_step",
     "keras",
     "keras_legacy",
     "lamb",
@@ -105,6 +107,7 @@ __all__ = [
     "multi_transform",
     "nadam",
     "nadamw",
+    "packing",
     "partition",
     "precision",
     "rmsprop",

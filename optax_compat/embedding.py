@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
+from optax_compat.norms import sum_of_squares
 from optax_compat.taps import ANCHOR, Indexing, Tap
 from optax_compat.tracing import is_tracer, trace_state
 from optax_compat.types import Array, Params, compute_dtype
@@ -122,7 +123,7 @@ def _clipped(rows: Array, max_norm: float, axes: tuple[int, ...]) -> Array:
     if not is_tracer(max_norm) and not max_norm > 0:
         raise ValueError(f"max_norm must be positive. Received: max_norm={max_norm}. Pass None for no limit.")
     x = rows.astype(compute_dtype(rows.dtype))
-    squares = jnp.sum(jnp.abs(x) ** 2 if jnp.iscomplexobj(x) else x**2, axes, keepdims=True)
+    squares = sum_of_squares(x, axes, keepdims=True)
     limit = jnp.asarray(max_norm, squares.dtype)
     over = squares >= limit**2
     factor = jnp.where(over, limit / jnp.sqrt(jnp.where(over, squares, 1)), 1)

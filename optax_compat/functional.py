@@ -11,6 +11,7 @@ optax computes in 16 bits. The updates have the parameters' dtypes.
 """
 
 import functools
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import jax
@@ -21,6 +22,7 @@ from optax_compat.combine.basic import add_decayed_weights, chain, identity, sca
 from optax_compat.combine.common import map_present, rounded
 from optax_compat.combine.lazy import require_whole
 from optax_compat.combine.masking import MaskOrFn, masked
+from optax_compat.ordering import applied, late_last
 from optax_compat.rules.adadelta import Adadelta
 from optax_compat.rules.adagrad import Adagrad
 from optax_compat.rules.adam import Adam
@@ -79,8 +81,11 @@ def _from_rule(rule: Rule, **h: Any) -> GradientTransformation:
     return GradientTransformation(lifted.init, update)
 
 
-def _optimizer(*members: GradientTransformation) -> GradientTransformation:
-    """A chain that computes in float32 throughout for 16-bit parameters, and ends in their dtypes."""
+def _optimizer(*members: GradientTransformation, late: Sequence[str] = ()) -> GradientTransformation:
+    """A chain that computes in float32 throughout for 16-bit parameters, and ends in their dtypes.
+
+    `late`: slots that are written after the parameters, see `Rule.late`.
+    """
     whole = chain(*members)
 
     def update(
@@ -89,10 +94,15 @@ def _optimizer(*members: GradientTransformation) -> GradientTransformation:
         like = updates if params is None else params
         _check_dtypes(updates, like, complex_allowed=True)
         wide = map_present(lambda u, w: u.astype(compute_dtype(w.dtype)), updates, like)
+        wide_params = params
         if params is not None:
-            params = map_present(lambda w: w.astype(compute_dtype(w.dtype)), params)
-        wide, state = whole.update(wide, state, params, **extra_args)
-        return map_present(lambda u, w: rounded(u, w.dtype), wide, like), state
+            wide_params = map_present(lambda w: w.astype(compute_dtype(w.dtype)), params)
+
+        def run(state: OptState) -> tuple[Updates, OptState]:
+            out, state = whole.update(wide, state, wide_params, **extra_args)
+            return map_present(lambda u, w: rounded(u, w.dtype), out, like), state
+
+        return run(state) if params is None else late_last(run, late, state, lambda u: applied(params, u))
 
     return GradientTransformation(whole.init, update)
 
@@ -386,6 +396,7 @@ def adadelta(
         add_decayed_weights(weight_decay, weight_decay_mask),
         scale_by_adadelta(rho, eps),
         scale_by_learning_rate(learning_rate),
+        late=Adadelta.late,
     )
 
 
@@ -426,6 +437,7 @@ def lion(
         scale_by_lion(b1, b2, mu_dtype),
         add_decayed_weights(weight_decay, mask),
         scale_by_learning_rate(learning_rate),
+        late=Lion.late,
     )
 
 

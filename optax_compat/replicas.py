@@ -14,8 +14,12 @@ from optax_compat.variable import Variable
 Reduction = Literal["mean", "sum"]
 
 
-class _Keeper(Protocol):
-    def keep(self, optimizer: Any) -> None: ...
+class Keeper(Protocol):
+    """What remembers optimizers as they were, to return them to it."""
+
+    def keep(self, optimizer: Any) -> None:
+        """Remembers an optimizer as it is now."""
+        ...
 
 
 class Replicas:
@@ -27,25 +31,30 @@ class Replicas:
       share: by how much each multiplies its loss: `1 / count` for the reduction "mean", 1 for "sum".
     """
 
-    def __init__(self, axis: str, count: int, reduction: Reduction, keeper: _Keeper) -> None:
+    def __init__(self, axis: str, count: int, reduction: Reduction) -> None:
         self.axis, self.count = axis, count
         self.share = 1 / count if reduction == "mean" else 1.0
-        self._keeper = keeper
-
-    def sum(self, optimizer: Any, grads: Sequence[Any]) -> list[Any]:
-        """Gradients summed over the replicas, for an optimizer that is returned to what it was on failure."""
-        self._keeper.keep(optimizer)
-        return _summed(grads, self.axis)
 
 
 class _Here(threading.local):
-    """Where this thread is: in one of some replicas, or in a strategy's scope outside of them."""
+    """Where this thread is: in one of some replicas, or in a strategy's scope outside of them.
+
+    Attributes:
+      keeper: keeps optimizers that are used; None: nothing undoes what they do.
+    """
 
     replicas: Replicas | None = None
     in_scope: bool = False
+    keeper: Keeper | None = None
 
 
 here = _Here()
+
+
+def keep(optimizer: Any) -> None:
+    """Has an optimizer that is about to change returned to what it is, if what runs now fails."""
+    if here.keeper is not None:
+        here.keeper.keep(optimizer)
 
 
 def summed_over_replicas(optimizer: Any, grads: list[Any]) -> list[Any]:
@@ -54,8 +63,9 @@ def summed_over_replicas(optimizer: Any, grads: list[Any]) -> list[Any]:
     Raises:
       RuntimeError: in a strategy's scope, but not in a replica.
     """
+    keep(optimizer)
     if here.replicas is not None:
-        return here.replicas.sum(optimizer, grads)
+        return _summed(grads, here.replicas.axis)
     if here.in_scope:
         raise RuntimeError(
             "In the scope of a strategy gradients are applied by its replicas. Received: apply_gradients in "
@@ -101,6 +111,8 @@ def all_reduce(axis_name: str, op: Reduction = "mean") -> GradientTransformation
     """Gradients reduced over an axis of a mesh, inside of `jax.shard_map`.
 
     `IndexedSlices` are gathered: each replica gets the rows of all, repeated rows not summed. None stays.
+    JAX does not see that gathered rows are the same everywhere: with sparse gradients give
+    `jax.shard_map` the argument `check_vma=False`.
 
     Args:
       axis_name: the axis.
@@ -108,6 +120,7 @@ def all_reduce(axis_name: str, op: Reduction = "mean") -> GradientTransformation
 
     Raises:
       ValueError: another `op`.
+      RuntimeError: an update outside of that axis.
     """
     if op not in ("mean", "sum"):
         raise ValueError(f'op must be "mean" or "sum". Received: op={op!r}. Choose one.')
@@ -118,9 +131,15 @@ def all_reduce(axis_name: str, op: Reduction = "mean") -> GradientTransformation
     def update(updates: Updates, state: OptState, params: Params | None = None) -> tuple[Updates, OptState]:
         leaves, treedef = jax.tree.flatten(updates, is_leaf=is_leaf)
         where = [i for i, leaf in enumerate(leaves) if leaf is not None]
+        try:
+            n = jax.lax.axis_size(axis_name)
+        except NameError:
+            raise RuntimeError(
+                "all_reduce runs in a function that jax.shard_map maps over its axis. "
+                f"Received: axis_name={axis_name!r}, not mapped over. Put jax.shard_map around the update."
+            ) from None
         reduced = _summed([leaves[i] for i in where], axis_name)
         if op == "mean":
-            n = jax.lax.axis_size(axis_name)
             reduced = [map_values(lambda x: x / n, g) for g in reduced]
         for i, g in zip(where, reduced, strict=True):
             leaves[i] = g

@@ -6,7 +6,8 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import jax
 import jax.numpy as jnp
 
-from optax_compat.rules.rule import Hypers, Rule, Scalars, Slots
+from optax_compat.packing import per_leaf
+from optax_compat.rules.rule import Hypers, Rule, Scalars, Slots, after
 from optax_compat.sparse import IndexedSlices, is_leaf, map_values, put_rows, take_rows
 from optax_compat.types import (
     Array,
@@ -101,12 +102,14 @@ def run_rule(
     h: Hypers,
     count: Any,
     rows: Rows = "all",
+    in_place: bool = True,
 ) -> tuple[list[Array | IndexedSlices | None], list[Slots], dict[str, Array]]:
     """One update of every parameter in a list.
 
     Arithmetic runs in float32 for 16-bit parameters and in the parameter's own dtype otherwise;
     slots keep their dtypes. A gradient of `None` leaves its parameter and slots alone. A rule that
-    does not look at the parameters may be given the gradients in their place.
+    does not look at the parameters may be given the gradients in their place. `in_place`: parameters and
+    slots are overwritten by what comes of this.
 
     Returns:
       For each parameter its change (its new value if `rule.replaces`) in the dtype of the
@@ -133,6 +136,13 @@ def run_rule(
         else:
             assert not isinstance(w, IndexedSlices)
             result, new = _update(rule, g, w, s, prepared[dtype], dtype)
+            if in_place and w.dtype == jnp.bfloat16 and rule.elementwise:
+                # Slots are stored shorter than what `w` is made of, which XLA makes anew of the old ones.
+                moved = (result if rule.replaces else w + result).astype(w.dtype)  # as the caller will
+                new = {
+                    name: x if x.dtype == dtype or name in rule.late else after(x, moved)
+                    for name, x in new.items()
+                }
         results.append(result)
         new_slots.append(new)
     return results, new_slots, rule.finish(shared, h, count)
@@ -143,7 +153,8 @@ def lift(rule: Rule, **h: Any) -> GradientTransformation:
 
     The updates have the dtypes of the parameters (of the gradients if none are given). Leaves of
     the gradients that are `None` mean "no gradient": the update is `None`, the slots stay. Leaves that are
-    `IndexedSlices` do what the dense gradient would; the update is sparse if the rule is still.
+    `IndexedSlices` do what the dense gradient would; the update is sparse if the rule is still. On what is
+    packed an elementwise rule runs on the buffers, another leaf by leaf.
     """
 
     def init(params: Params) -> RuleState:
@@ -171,7 +182,9 @@ def lift(rule: Rule, **h: Any) -> GradientTransformation:
         weights = grads if params is None else [jnp.asarray(w) for w in treedef.flatten_up_to(params)]
         columns = {name: treedef.flatten_up_to(tree) for name, tree in state.slots.items()}
         slots = [{name: columns[name][i] for name in columns} for i in range(len(grads))]
-        results, slots, shared = run_rule(rule, grads, weights, slots, state.shared, h, state.count)
+        results, slots, shared = run_rule(
+            rule, grads, weights, slots, state.shared, h, state.count, in_place=False
+        )
         out = []
         for result, w in zip(results, weights, strict=True):
             if result is None or w is None:
@@ -189,4 +202,5 @@ def lift(rule: Rule, **h: Any) -> GradientTransformation:
         )
         return treedef.unflatten(out), new_state
 
-    return GradientTransformation(init, update)
+    tx = GradientTransformation(init, update)
+    return tx if rule.elementwise else per_leaf(tx)

@@ -98,7 +98,18 @@ class Variable:
     Source: tf.Variable (TensorFlow 2.21), without graph collections.
     """
 
-    __slots__ = ("__weakref__", "_array", "_constraint", "_lent", "_ref", "name", "serial", "trainable")
+    __slots__ = (
+        "__weakref__",
+        "_array",
+        "_buffer",
+        "_constraint",
+        "_lent",
+        "_place",
+        "_ref",
+        "name",
+        "serial",
+        "trainable",
+    )
     __array_ufunc__ = None  # `numpy_array * variable` comes to the variable's operator
 
     def __init__(
@@ -117,6 +128,7 @@ class Variable:
         self.constraint = constraint
         self._array: Array = _initial_array(initial_value, dtype)
         self._ref: Any = None
+        self._buffer: Any = None
         self._lent = False
         self.serial = next(_count)
         self._settle()
@@ -128,17 +140,20 @@ class Variable:
         """A variable whose storage is the caller's `jax.Ref`."""
         self = cls.__new__(cls)
         self.name, self.trainable, self._constraint, self.serial = name, True, None, next(_count)
-        self._ref, self._lent = ref, False
+        self._ref, self._buffer, self._lent = ref, None, False
         return self
 
     @classmethod
     def _of_array(cls, array: Array, name: str) -> "Variable":
         """A non-trainable variable on an array that nobody else holds."""
         self = cls.__new__(cls)
-        self.name, self.trainable, self._constraint, self.serial = name, False, None, next(_count)
-        self._array, self._ref, self._lent = array, None, False
-        self._settle()
+        self._hold(array, name)
         return self
+
+    def _hold(self, array: Array, name: str) -> None:
+        self.name, self.trainable, self._constraint, self.serial = name, False, None, next(_count)
+        self._array, self._ref, self._buffer, self._lent = array, None, None, False
+        self._settle()
 
     def _settle(self) -> None:
         # A ref of a traced value belongs to the trace that makes it, which must be the value's own.
@@ -149,15 +164,29 @@ class Variable:
         return _rebuild, (np.asarray(self.value), self.trainable, self.name, self.constraint)
 
     # ---- storage: what optimizers use
+    #
+    # An array or a ref of the variable's own, or a place in a `Buffer` that it shares with others.
+
+    def _home(self) -> "Variable":
+        """What holds the storage: the variable itself, or its buffer."""
+        return self if self._buffer is None else self._buffer
+
+    def _in_ref(self) -> bool:
+        """Whether a ref holds the value."""
+        return self._home()._ref is not None
 
     def _storage(self) -> Any:
-        """The array or the ref that holds the value."""
+        """The array or the ref that holds the value, or what tells shape, dtype and sharding of a place."""
+        if self._buffer is not None:
+            return self._buffer.types[self._place]
         return self._array if self._ref is None else self._ref
 
+    def _settled(self) -> Array:
+        """The array, with all that was assigned."""
+        return self._array
+
     def _owned(self) -> Any:
-        """As `_storage`, but an array that may be donated: one that was handed out is copied first."""
-        if self._ref is not None:
-            return self._ref
+        """The array, which may be donated: one that was handed out is copied first."""
         if self._lent:
             self._array, self._lent = jnp.copy(self._array), False
         return self._array
@@ -166,8 +195,27 @@ class Variable:
         """Makes an array that nobody else holds the value (of a variable that has no ref)."""
         self._array, self._lent = array, False
 
+    def _move(self, sharding: Any) -> None:
+        """Puts the array elsewhere (of a variable that has no ref)."""
+        if self._buffer is None:
+            self._array = jax.device_put(self._array, sharding)
+        else:
+            self._leave(jax.device_put(self._present(), sharding))
+
+    def _enter(self, buffer: Any, place: int) -> None:
+        """Gives up the array for a place in a buffer that has its values."""
+        self._buffer, self._place, self._lent = buffer, place, False
+        del self._array
+
+    def _leave(self, array: Array) -> None:
+        """Gives up the place in the buffer for an array."""
+        self._buffer, self._array, self._lent = None, array, True
+        mark_changed()
+
     def _present(self) -> Array:
-        """The array; RuntimeError if its buffer is gone."""
+        """The array, outside of traces; RuntimeError if its buffer is gone."""
+        if self._buffer is not None:
+            return self._buffer.part(self._place)
         if not is_tracer(self._array) and self._array.is_deleted():
             raise RuntimeError(
                 f"Variable {self.name!r} must hold a present value. Received: one whose buffer was deleted "
@@ -176,6 +224,8 @@ class Variable:
         return self._array
 
     def _read(self) -> Array:
+        if self._buffer is not None:
+            return self._buffer.read(self._place)
         if self._ref is None and not tracing():
             self._lent = True
             return self._present()
@@ -186,7 +236,7 @@ class Variable:
         overlay = here.overlay
         if overlay is not None:
             return overlay.rows_of(self, indexing, ids)
-        return indexing.rows(self.ref[...], ids) if tracing() else self._present_rows(indexing, ids)
+        return indexing.rows(self._read(), ids) if tracing() else self._present_rows(indexing, ids)
 
     def _present_rows(self, indexing: Indexing, ids: Array) -> Array:
         """Some rows of the value, which is not handed out."""
@@ -195,12 +245,20 @@ class Variable:
         return _rows_of_ref(indexing.rows, self._ref, ids)
 
     def _write(self, array: Array) -> None:
-        if self._ref is None and not tracing():
+        if self._in_ref() or tracing():
+            if self._buffer is None:
+                self.ref[...] = array
+            else:
+                self._buffer.write(self._place, array)
+        elif self._buffer is not None:
+            if array.sharding == self._storage().sharding:
+                self._buffer.put(self._place, array)
+            else:
+                self._leave(array)
+        else:
             if array.sharding != self._array.sharding:
                 mark_changed()
             self._array, self._lent = array, True
-        else:
-            self.ref[...] = array
 
     # ---- the public face
 
@@ -286,14 +344,22 @@ class Variable:
             )
         if isinstance(value, np.ndarray | np.generic) and not tracing():
             array = jnp.array(value, dtype)
-            if self._ref is None and exact_shape and array.sharding != self._array.sharding:
-                array = jax.device_put(array, self._array.sharding)
+            if not self._in_ref() and exact_shape and array.sharding != self._storage().sharding:
+                array = jax.device_put(array, self._storage().sharding)
             return array
         return jnp.asarray(value, dtype)
 
     @property
     def ref(self) -> Any:
         """The `jax.Ref` that holds the value from now on; asking for it makes it."""
+        if self._buffer is not None:
+            if self._buffer._ref is not None:
+                raise RuntimeError(
+                    "A variable has a ref of its own as long as no compiled function uses it in a buffer. "
+                    f"Received: {self.name!r}, which shares one. Ask for v.ref before, or call the "
+                    "optimizer's set_packing(0)."
+                )
+            self._leave(self._present())
         if self._ref is None:
             promote([self])
         return self._ref
@@ -498,13 +564,13 @@ def mark_changed() -> None:
 
 def promote(variables: Iterable[Variable]) -> None:
     """Gives every variable that has none its `jax.Ref`, in one go."""
-    variables = list(variables)
+    variables = list(dict.fromkeys(v._home() for v in variables))
     if all(v._ref is not None for v in variables):
         return
     with _one_at_a_time:  # else two threads could each make a ref of one variable
         pending = [v for v in variables if v._ref is None]
         arrays = [v for v in pending if not is_tracer(v._array)]
-        refs = outside_of_traces(lambda: [jax.new_ref(v._array) for v in arrays]) if arrays else []
+        refs = outside_of_traces(lambda: [jax.new_ref(v._settled()) for v in arrays]) if arrays else []
         for v, ref in zip(arrays, refs, strict=True):
             v._ref = ref
         for v in pending:

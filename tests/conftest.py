@@ -39,3 +39,17 @@ def both_precisions(request: pytest.FixtureRequest) -> Iterator[bool]:
     """Runs the test without and with 64-bit arrays; the value tells which."""
     with jax.enable_x64(request.param):
         yield request.param
+
+
+@pytest.fixture
+def compilations() -> Iterator[list[str]]:
+    """The names of compilations as they happen."""
+    seen: list[str] = []
+
+    def listen(event: str, duration: float, **_) -> None:
+        if event == "/jax/core/compile/backend_compile_duration":
+            seen.append(event)
+
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    yield seen
+    jax.monitoring.clear_event_listeners()

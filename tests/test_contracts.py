@@ -2,7 +2,7 @@
 
 import copy
 import pickle
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 import chex
 import jax
@@ -286,20 +286,6 @@ def test_slots_come_with_the_first_gradient(case: Case) -> None:
             assert cell is not None and cell.shape == v["w"].shape
 
 
-@pytest.fixture
-def compilations() -> Iterator[list[str]]:
-    """The names of compilations as they happen."""
-    seen: list[str] = []
-
-    def listen(event: str, duration: float, **_) -> None:
-        if event == "/jax/core/compile/backend_compile_duration":
-            seen.append(event)
-
-    jax.monitoring.register_event_duration_secs_listener(listen)
-    yield seen
-    jax.monitoring.clear_event_listeners()
-
-
 def settable(opt: oc.Optimizer) -> list[str]:
     if type(opt) is oc.Optimizer:  # its rate is settable where it is injected
         return ["learning_rate"] if "learning_rate" in opt.state_dict() else []
@@ -379,7 +365,7 @@ def test_eager_update_is_in_place(case: Case) -> None:
     before = pointers(cells)
     opt.apply_gradients([(g, v)])
     if case.id in NEVER_READ:
-        assert len(pointers(cells) & before) == len(cells) - 1
+        assert len(pointers(cells) & before) >= len(cells) - 1  # the other may be where one was freed
     else:
         assert pointers(cells) == before
 
@@ -398,20 +384,17 @@ def test_arrays_handed_out_stay_valid(case: Case) -> None:
 
 def test_compiled_update_is_in_place(case: Case) -> None:
     opt = case.make()
-    n = 1 << 14
-    params = {"w": jnp.ones((n,)), "v": jnp.ones((n // 2, 2))}
-    state = opt.init(params)
+    n = 1 << 20  # below some size XLA's CPU backend does without
+    params = {"w": jax.ShapeDtypeStruct((n,), "float32"), "v": jax.ShapeDtypeStruct((n // 2, 2), "float32")}
+    state = jax.eval_shape(opt.init, params)
 
-    def step(params, state, grads):
-        updates, state = opt.update(grads, state, params)
-        return oc.apply_updates(params, updates), state
-
-    memory = jax.jit(step, donate_argnums=(0, 1)).lower(params, state, params).compile().memory_analysis()
+    memory = oc.jit_step(opt).lower(params, state, params).compile().memory_analysis()
     size = 4 * n
-    slots = sum(x.nbytes for x in jax.tree.leaves(state))
+    slots = sum(4 * x.size for x in jax.tree.leaves(state))
     unread = size if case.id == "keras-adafactor" else 0
     assert memory.alias_size_in_bytes >= 2 * size + slots - unread - 64 * len(jax.tree.leaves(state))
-    assert memory.temp_size_in_bytes < (2 * case.temporaries + 0.25) * size
+    temporaries = case.temporaries if jax.__version_info__ >= (0, 10) else case.temporaries_in_0_8
+    assert memory.temp_size_in_bytes < (2 * temporaries + 0.1) * size
 
 
 def test_resume_is_bitwise(case: Case) -> None:

@@ -1,6 +1,7 @@
 """The four libraries' loss scales, step by step, and what a skipped step leaves alone."""
 
 import copy
+import inspect
 import json
 import pathlib
 import pickle
@@ -227,7 +228,7 @@ def test_config_round_trip(window: str) -> None:
     config = json.loads(json.dumps(opt.get_config()))
     twin = type(opt).from_config(config)
     assert twin.get_config() == opt.get_config()
-    assert type(twin._inner) is type(inner)
+    assert type(twin._inner()) is type(inner)
 
 
 def test_keras_configurations_are_known_by_name() -> None:
@@ -247,18 +248,18 @@ def test_slots_rates_and_counts_are_the_inner_optimizers(window: str) -> None:
     opt, v = make(window), oc.Variable([1.0, 2.0], name="w")
     opt.build([v])
     eagerly(opt, v)(1.0)
-    (slot,) = opt._inner.get_slot_names()
-    assert opt.get_slot(v, slot) is opt._inner.get_slot(v, slot)
+    (slot,) = opt._inner().get_slot_names()
+    assert opt.get_slot(v, slot) is opt._inner().get_slot(v, slot)
     assert opt.get_slot_names() == [slot]
     opt.learning_rate = 0.5
-    assert float(opt._inner.learning_rate) == 0.5 == float(opt.learning_rate)
+    assert float(opt._inner().learning_rate) == 0.5 == float(opt.learning_rate)
     opt.iterations = 7
-    assert int(opt._inner.iterations) == 7
+    assert int(opt._inner().iterations) == 7
     assert float(opt.momentum) == np.float32(0.9)  # pyright: ignore[reportAttributeAccessIssue]
     with pytest.raises(AttributeError):
         opt.nothing  # noqa: B018
     kept = opt.variables if window == "keras3" else opt.variables()
-    assert set(opt._inner.variables if window == "keras3" else opt._inner.variables()) <= set(kept)  # pyright: ignore
+    assert set(opt._inner().variables if window == "keras3" else opt._inner().variables()) <= set(kept)  # pyright: ignore
 
 
 @windows
@@ -412,7 +413,7 @@ def test_keras_stateless_apply_leaves_the_optimizer_alone() -> None:
     assert names[2:4] == ["step_counter", "dynamic_scale"]
     state = [x.value for x in opt.variables]  # pyright: ignore[reportGeneralTypeIssues]
     step = jax.jit(opt.stateless_apply)  # pyright: ignore[reportAttributeAccessIssue]
-    params = [jnp.array([1.0, 2.0])]
+    params = [jnp.array([1.0, 2.0], jnp.float32)]
     for entry, scale in ((1.0, 8.0), (np.inf, 4.0), (1.0, 4.0)):
         before = params
         params, state = step(state, [jnp.array([entry, 0.5]) * state[3]], params)
@@ -461,6 +462,132 @@ def test_one_bad_replica_makes_all_skip(window: str) -> None:
     for _ in range(2):
         inner.apply_gradients([(jnp.array([n, n / 2]), reference)])
     np.testing.assert_allclose(v.numpy(), reference.numpy(), rtol=1e-6)
+
+
+# ---- what makes no loss scale
+
+DYNAMIC: dict[str, tuple[Callable[..., Any], str, str, str | None]] = {
+    # What takes numbers, and how it calls the first scale, the steps and the factor.
+    "tf1": (tf1.DynamicLossScale, "initial_loss_scale", "increment_period", "multiplier"),
+    "contrib": (
+        lambda **given: addons.ExponentialUpdateLossScaleManager(
+            **{"init_loss_scale": 8.0, "incr_every_n_steps": 3, **given}
+        ),
+        *("init_loss_scale", "incr_every_n_steps", "incr_ratio"),
+    ),
+    "keras3": (
+        lambda **given: keras.LossScaleOptimizer(keras.SGD(), **given),
+        *("initial_scale", "dynamic_growth_steps", None),
+    ),
+    "keras_legacy": (
+        lambda **given: keras_legacy.LossScaleOptimizer(keras_legacy.SGD(), **given),
+        *("initial_scale", "dynamic_growth_steps", None),
+    ),
+    "pure": (
+        lambda **given: oc.dynamic_loss_scale(oc.sgd(1.0), **given),
+        *("initial_scale", "growth_interval", "growth_factor"),
+    ),
+}
+
+
+@pytest.mark.parametrize("window", DYNAMIC)
+def test_numbers_that_make_no_loss_scale_are_refused_by_name(window: str) -> None:
+    make, scale, steps, factor = DYNAMIC[window]
+    wrong: list[tuple[str | None, Any, type[Exception]]] = [
+        *((scale, x, ValueError) for x in (0, -4.0, np.inf, np.nan, 1e39, 1e-50)),
+        *((steps, x, ValueError) for x in (0, -1, 1.5, np.inf, np.nan)),
+        *((factor, x, ValueError) for x in (0, 0.5, -2.0, np.inf, np.nan)),
+        *((name, x, TypeError) for name in (scale, steps, factor) for x in ("8", [8.0], 8j)),
+    ]
+    for name, value, error in wrong:
+        if name is not None:
+            with pytest.raises(error, match=rf"{name} must .* Received: {name}="):
+                make(**{name: value})
+    # What the libraries take, and makes sense.
+    right = [(scale, np.float32(1)), (scale, jnp.float32(4)), (steps, 2.0), (steps, np.int64(2)), (factor, 1)]
+    for name, value in right:
+        if name is not None:
+            make(**{name: value})
+
+
+def test_scales_that_stay_are_finite_and_positive() -> None:
+    for value in (0, -1, 0.5, np.inf, np.nan):
+        for make in (tf1.FixedLossScale, addons.FixedLossScaleManager):
+            with pytest.raises(ValueError, match="finite"):
+                make(value)
+        with pytest.raises(ValueError, match="loss_scale_value"):
+            tf1.MixedPrecisionLossScaleOptimizer(tf1.AdamOptimizer(), value)
+        if value != 0.5:  # which tf_keras takes
+            with pytest.raises(ValueError, match="initial_scale"):
+                keras_legacy.LossScaleOptimizer(keras_legacy.SGD(), dynamic=False, initial_scale=value)
+    half = keras_legacy.LossScaleOptimizer(keras_legacy.SGD(), dynamic=False, initial_scale=0.5)
+    assert float(half.loss_scale) == 0.5
+    for decr_ratio in (0, 1.5, -0.5):
+        with pytest.raises(ValueError, match="decr_ratio"):
+            addons.ExponentialUpdateLossScaleManager(8.0, 3, decr_ratio=decr_ratio)
+    for bounds in ({"min_scale": -1.0}, {"max_scale": 0.0}, {"min_scale": np.inf}, {"max_scale": 1.0}):
+        for make in (DYNAMIC["keras3"][0], DYNAMIC["pure"][0]):
+            with pytest.raises(ValueError, match=r"Received: .*_scale="):
+                make(**bounds)
+
+
+# ---- around, and inside of, other optimizers
+
+
+@windows
+def test_loss_scales_do_not_go_around_one_another(window: str) -> None:
+    inner = around(window, INNER[window]())
+    with pytest.raises(TypeError, match="Put the loss scale around the optimizer inside"):
+        around(window, inner)
+
+
+@pytest.mark.parametrize("window", ["tf1", "contrib"])
+def test_loss_scales_go_inside_of_towers_and_replicas(window: str) -> None:
+    for inner in (
+        tf1.TowerOptimizer(tf1.AdamOptimizer()),
+        tf1.SyncReplicasOptimizer(tf1.AdamOptimizer(), 1),
+        tf1.TowerOptimizer(tf1.SyncReplicasOptimizer(tf1.AdamOptimizer(), 1)),
+    ):
+        with pytest.raises(TypeError, match="inside of TowerOptimizer and SyncReplicasOptimizer"):
+            around(window, inner)
+    opt, v = tf1.TowerOptimizer(make(window)), oc.Variable([1.0], name="w")
+    opt.apply_gradients([(jnp.array([1.0]), v)])
+    opt.apply_gradients([(jnp.array([np.nan]), v)])
+    np.testing.assert_allclose(v.numpy(), [0.9], rtol=1e-6)
+    assert int(opt.iterations) == 1
+    assert opt.get_slot(v, "momentum") is opt._inner().get_slot(v, "momentum") is not None
+    config = json.loads(json.dumps(opt.get_config()))
+    known = None if window == "tf1" else {"LossScaleOptimizer": addons.LossScaleOptimizer}
+    assert tf1.TowerOptimizer.from_config(config, known).get_config() == opt.get_config()
+    if known:
+        with pytest.raises(ValueError, match="custom_objects"):
+            tf1.TowerOptimizer.from_config(config)
+
+
+@windows
+def test_slots_of_a_failed_step_are_undone(window: str) -> None:
+    opt, v = make(window), oc.Variable([1.0, 2.0], name="w")
+    other, u = tf1.GradientDescentOptimizer(1.0), oc.Variable([1.0], name="u")
+    with pytest.raises(ValueError, match="No gradients"):
+        oc.minimize_all([(opt, [v]), (other, [u])], lambda: jnp.sum(v.value**2))
+    assert opt.get_slot_names() == [] and int(opt.iterations) == 0
+    assert float(scale_of(opt)) == 8.0 and int(opt.good_steps) == 0
+    np.testing.assert_array_equal(v.numpy(), [1.0, 2.0])
+
+
+def test_methods_that_are_passed_on_say_what_they_take() -> None:
+    for cls in (tf1.TowerOptimizer, tf1.MixedPrecisionLossScaleOptimizer):
+        for name in ("set_precision", "set_variable_options", "get_slot", "watch_steps"):
+            ours, base = getattr(cls, name), getattr(oc.Optimizer, name)
+            assert inspect.signature(ours) == inspect.signature(base) and ours.__doc__ == base.__doc__
+
+
+def test_gradients_are_divided_where_they_are_used() -> None:
+    n, v = 1 << 16, oc.Variable(np.zeros(1 << 16), name="w")
+    opt = keras.LossScaleOptimizer(keras.SGD(0.1, momentum=0.9))
+    step = jax.jit(lambda g: (opt.apply_gradients([(g, v)]), v.value[0])[1])
+    memory = step.lower(jnp.ones(n)).compile().memory_analysis()
+    assert memory is None or memory.temp_size_in_bytes < 2 * n  # no float for each
 
 
 # ---- the pure transformation

@@ -2,6 +2,7 @@
 
 import copy
 import functools
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +14,7 @@ from cases import CASES, Case
 
 import optax_compat as oc
 from optax_compat import keras, keras_legacy, precision, tf1
+from optax_compat.precision.storage import _random_bits, words_of
 
 HALVES = ("float16", "bfloat16")
 START = np.linspace(-1.0, 1.0, 6).reshape(2, 3)
@@ -239,6 +241,66 @@ def test_stochastic_rounding_has_no_bias(dtype: str) -> None:
     np.testing.assert_array_equal(np.asarray(same, np.float32), kept)
 
 
+def test_stochastic_rounding_has_no_bias_below_the_normal_numbers() -> None:
+    n, least = 1 << 16, float(jnp.finfo("float16").smallest_subnormal)
+    for i, x in enumerate((0.3, 2.5, -700.8, 1023.9)):
+        values = jnp.full(n, x * least, jnp.float32)
+        got = precision.stochastic_round(jax.random.key(i), values, jnp.dtype("float16"))
+        got = np.asarray(got, np.float64) / least
+        assert set(np.unique(got)) == {np.floor(x), np.ceil(x)}
+        assert abs(got.mean() - float(np.float32(x))) <= 4 * 0.5 / np.sqrt(n)
+
+
+def test_chance_is_even_and_independent_of_place_and_step() -> None:
+    # Each bit is 1 half of the time, and agrees with any other half of the time: in its own number, the next
+    # ones, those of other steps, and of a key that differs by one bit.
+    n, steps = 1 << 14, 8
+    keys = jax.random.split(jax.random.key(3), steps)
+    words = jnp.concatenate(
+        [jax.vmap(lambda k: words_of(k, 1)[0])(keys), jnp.array([[0, 0], [0, 1]], "uint32")]
+    )
+    numbers = np.asarray(jax.jit(jax.vmap(lambda w: _random_bits(w, (n,))))(words))
+    bits = ((numbers[..., None] >> np.arange(32, dtype=np.uint32)) & 1).astype(np.int8) * 2 - 1
+    deviation = 1 / np.sqrt(n)
+    assert np.max(np.abs(bits.mean(1, dtype=np.float64))) < 5 * deviation
+    flat = bits.transpose(1, 0, 2).reshape(n, -1).astype(np.float32)  # a column for each bit of each step
+    for distance in (0, 1, 2, 128):
+        among = flat.T @ np.roll(flat, distance, axis=0) / n - np.eye(flat.shape[1]) * (distance == 0)
+        assert np.max(np.abs(among)) < 6 * deviation  # of a hundred thousand
+        np.testing.assert_allclose(np.sqrt(np.mean(among**2)), deviation, rtol=0.02)
+    # Chances are spread evenly: chi squared over 256 cells, for which 5 deviations are 110.
+    for row in numbers:
+        cells = np.bincount(row >> 24, minlength=256)
+        assert abs(np.sum((cells - n / 256) ** 2) / (n / 256) - 255) < 120
+
+
+def test_chance_is_the_same_however_an_array_is_split_and_mapped() -> None:
+    key, x = jax.random.key(0), jnp.linspace(-3, 3, 1024).reshape(8, 128)
+    whole = precision.stochastic_round(key, x, jnp.dtype("bfloat16"))
+    mesh = jax.sharding.Mesh(np.array(jax.devices()), ("data",))
+    for spec in (("data", None), (None, "data")):
+        split = jax.device_put(x, jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(*spec)))
+        got = jax.jit(lambda x: precision.stochastic_round(key, x, jnp.dtype("bfloat16")))(split)
+        np.testing.assert_array_equal(np.asarray(got, np.float32), np.asarray(whole, np.float32))
+    keys = jax.random.split(key, 2)
+    mapped = jax.vmap(lambda k: precision.stochastic_round(k, x, jnp.dtype("bfloat16")))(keys)
+    for k, row in zip(keys, mapped, strict=True):
+        alone = precision.stochastic_round(k, x, jnp.dtype("bfloat16"))
+        np.testing.assert_array_equal(np.asarray(row, np.float32), np.asarray(alone, np.float32))
+    assert np.any(np.asarray(mapped[0] != mapped[1]))
+
+
+def test_stochastic_rounding_takes_random_keys_only() -> None:
+    for key in (jax.random.key(0), jax.random.PRNGKey(0), jax.random.key(0, impl="rbg")):
+        tx = precision.stochastic_rounding(oc.sgd(0.5), key)
+        params = jnp.ones(2, "bfloat16")
+        updates, _ = tx.update(params, tx.init(params), params)
+        np.testing.assert_array_equal(updates, -0.5)
+    for wrong in (0, "key", None, jnp.ones(2), jax.random.split(jax.random.key(0))):
+        with pytest.raises(TypeError, match=r"random key. Received: key="):
+            precision.stochastic_rounding(oc.sgd(0.5), wrong)  # pyright: ignore[reportArgumentType]
+
+
 def test_stochastic_rounding_moves_parameters_on_average() -> None:
     w = {"h": jnp.ones(4096, "bfloat16"), "n": jnp.ones(2, "bfloat16"), "f": jnp.ones(2)}
     tx = precision.stochastic_rounding(oc.sgd(1e-4, momentum=0.0), jax.random.key(0))
@@ -415,6 +477,26 @@ def test_float32_slots_keep_small_float16_gradients() -> None:
     assert moved[None] > 0.1
 
 
+@pytest.mark.parametrize("g", [1e-3, 1e-4])
+def test_float16_slots_make_steps_too_long(g: float) -> None:
+    # What set_precision says: (1 - b2) g^2 is 0 in float16, so each step divides by the root of that alone.
+    steps, b2 = 100, 0.999
+    lengths = {}
+    for dtype in (jnp.float16, jnp.float32):
+        opt, params = keras.Adam(1e-3, beta_2=b2), {"w": jnp.zeros(1)}
+        opt.set_precision(slot_dtype=dtype)
+
+        def body(carry: Any, _: Any, opt: Any = opt) -> Any:
+            updates, state = opt.update({"w": jnp.full(1, g)}, carry[1], carry[0])
+            return (oc.apply_updates(carry[0], updates), state), updates["w"][0]
+
+        _, lengths[dtype] = jax.jit(lambda c, body=body: jax.lax.scan(body, c, length=steps))(
+            (params, opt.init(params))
+        )
+    want = np.sqrt((1 - b2 ** np.arange(1, steps + 1)) / (1 - b2))  # 9.8 after 100 steps, 31.6 in the end
+    np.testing.assert_allclose(lengths[jnp.float16] / lengths[jnp.float32], want, rtol=0.03)
+
+
 def test_stochastic_rounding_in_the_facade_moves_on_average() -> None:
     values = []
     for compiled in (False, True):
@@ -437,6 +519,17 @@ def test_precision_refuses_what_it_cannot_keep() -> None:
     with pytest.raises(ValueError, match="Choose one"):
         opt.set_precision(master_weights=True, stochastic_rounding=1)
 
+    wrong: list[tuple[str, Any, type[Exception]]] = [
+        *(("master_weights", x, TypeError) for x in ("yes", 1, None)),
+        *(("stochastic_rounding", x, TypeError) for x in ("a", True, 1.5, jax.random.key(0))),
+        ("stochastic_rounding", 2**70, ValueError),
+        *(("slot_dtype", x, ValueError) for x in ("no dtype", 3, jnp.int8, jnp.complex64)),
+    ]
+    for name, value, error in wrong:
+        with pytest.raises(error, match=rf"Received: {name}="):
+            opt.set_precision(**{name: value})
+    assert "precision" not in opt.get_config()
+
     class Own(keras.SGD):
         def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
             variable.assign_sub(gradient)
@@ -444,6 +537,57 @@ def test_precision_refuses_what_it_cannot_keep() -> None:
     for call in (lambda: Own(0.1).set_precision(master_weights=True), lambda: Own(0.1).watch_steps()):
         with pytest.raises(NotImplementedError, match="Own"):
             call()
+
+
+@pytest.mark.parametrize("facade", ["tf1", "keras", "keras_legacy"])
+def test_precision_is_part_of_the_configuration_if_it_is_set(facade: str) -> None:
+    window: Any = {"tf1": tf1, "keras": keras, "keras_legacy": keras_legacy}[facade]
+    assert "precision" not in FACADES[facade]().get_config()
+    given: list[dict[str, Any]] = [
+        {"master_weights": True, "slot_dtype": jnp.float16},
+        {"stochastic_rounding": 0},
+        {"slot_dtype": "bfloat16", "stochastic_rounding": np.int64(7)},
+    ]
+    for arguments in given:
+        opt = FACADES[facade]()
+        opt.set_precision(**arguments)
+        config = json.loads(json.dumps(opt.get_config()))
+        twin = type(opt).from_config(config)
+        assert twin.get_config() == opt.get_config() and twin._storage == opt._storage
+        assert config["precision"].keys() == arguments.keys()
+        if window is tf1:
+            outer = tf1.MixedPrecisionLossScaleOptimizer(opt, "dynamic")  # pyright: ignore[reportArgumentType]
+        else:
+            outer = window.LossScaleOptimizer(opt)
+        assert type(outer).from_config(outer.get_config())._inner()._storage == opt._storage
+
+
+@pytest.mark.parametrize("case", CASES, ids=[case.id for case in CASES])
+def test_float32_copies_have_names_in_every_optimizer(case: Case) -> None:
+    opt, v = case.make(), oc.Variable(START, dtype="bfloat16", name="w")
+    opt.set_precision(master_weights=True)
+    opt.build([v])
+    master = opt.get_slot(v, "master_weight")
+    assert master is not None and master.dtype == jnp.float32
+    np.testing.assert_array_equal(master.numpy(), v.numpy().astype(np.float32))
+    names = [x.name for x in opt._cells.all()]
+    assert len(set(names)) == len(names)
+
+
+STORED = {"float16": {"slot_dtype": "float16"}, "float32": {"slot_dtype": "float16"}}
+if jax.__version_info__ >= (0, 10):  # older ones compute bfloat16 otherwise
+    STORED |= {"bfloat16": {}}
+
+
+@pytest.mark.parametrize("dtype", STORED)
+def test_updates_in_place_move_no_more_than_is_stored(dtype: str) -> None:
+    n = 1 << 16
+    for make in (lambda: tf1.AdamOptimizer(1e-3), lambda: keras.SGD(0.1, momentum=0.9)):
+        opt, v = make(), oc.Variable(np.ones(n), dtype=dtype, name="w")
+        opt.set_precision(**STORED[dtype])
+        step = jax.jit(lambda g, opt=opt, v=v: (opt.apply_gradients([(g, v)]), v.value[0])[1])
+        memory = step.lower(jnp.ones(n, dtype)).compile().memory_analysis()
+        assert memory is None or memory.temp_size_in_bytes < n  # not a byte for each
 
 
 # ---- a report of the last step

@@ -144,6 +144,11 @@ def test_several_optimizers_are_matched_by_the_order_of_calls() -> None:
     assert (v.numpy(), u.numpy()) == (-12, -80)
 
 
+def test_one_device_is_a_list_of_it() -> None:
+    v, opt = oc.Variable(1.0), sgd()
+    assert replicate_towers(linear(opt, v), X, devices=jax.devices()[1]) == 12
+
+
 def test_one_tower_and_none_hand_on_to_the_inner_optimizer() -> None:
     v, opt = oc.Variable(1.0), sgd()
     assert replicate_towers(linear(opt, v), X, devices=FIRST) == 12
@@ -164,10 +169,13 @@ def test_function_that_makes_the_optimizer_is_called_once_when_needed() -> None:
     two(linear(opt, v))
     assert opt.get_slot(v, "momentum") is made[0].get_slot(v, "momentum") is not None
     assert len(made) == 1
-    with pytest.raises(TypeError, match="must make an optimizer"):
-        tf1.TowerOptimizer(lambda: 3).get_name()  # pyright: ignore[reportArgumentType]
     with pytest.raises(TypeError, match="around an optimizer"):
-        tf1.TowerOptimizer(3)  # pyright: ignore[reportArgumentType]
+        tf1.TowerOptimizer(lambda: 3).get_name()  # pyright: ignore[reportArgumentType]
+    for wrong in (3, sgd()):
+        with pytest.raises(TypeError, match="around an optimizer of one tower"):
+            tf1.TowerOptimizer(wrong)  # pyright: ignore[reportArgumentType]
+    with pytest.raises(TypeError, match="around an optimizer of one tower"):
+        tf1.TowerOptimizer(sgd).get_name()
 
 
 def test_use_is_noted_until_the_towers_are_done() -> None:
@@ -251,12 +259,24 @@ def test_towers_refuse_what_they_cannot_do() -> None:
         two(linear(plain, v))
     with pytest.raises(ValueError, match='"mean" or "sum"'):
         two(linear(opt, v), loss_reduction="none")
-    with pytest.raises(ValueError, match="scalar loss"):
-        two(lambda x: x)
+    for wrong in (X, None, "loss", 1, [1.0]):
+        with pytest.raises(ValueError, match=r"scalar loss.* Received: .*Reduce"):
+            two(lambda x, wrong=wrong: wrong)
     with pytest.raises(ValueError, match=r"a scalar, predictions\['p'\]"):
         two(lambda x: (x.sum(), {"p": x.sum()}))
-    with pytest.raises(ValueError, match="a tower and a device"):
+    with pytest.raises(ValueError, match="num_towers must be at least 1"):
         replicate_towers(linear(opt, v), X, 0)
+    for wrong in (True, 2.0, "2"):
+        with pytest.raises(TypeError, match="num_towers must be an int"):
+            replicate_towers(linear(opt, v), X, wrong)  # pyright: ignore[reportArgumentType]
+    for wrong in ("cpu", [1], 3):
+        with pytest.raises(TypeError, match=r"Mesh or a list of jax.Device. Received: "):
+            replicate_towers(linear(opt, v), X, 2, wrong)
+    with pytest.raises(ValueError, match="must be a device"):
+        replicate_towers(linear(opt, v), X, 2, [])
+    strategy = oc.distribute.MirroredStrategy(FIRST)
+    with pytest.raises(RuntimeError, match=r"nested. Received: strategy.run"):
+        two(lambda x: strategy.run(lambda x: x.sum(), x).sum())
     with pytest.raises(NotImplementedError, match="gradients of variables"):
         two(lambda x: opt.apply_gradients([x], params=[x]))
     assert v.numpy() == 1
@@ -284,13 +304,3 @@ def test_what_towers_assign_is_seen_by_the_next_and_kept() -> None:
 
     assert replicate_towers(tower, X, loss_reduction="sum") == 1 + 3 + 6 + 12
     assert count.numpy() == 12
-
-
-def test_synchronous_replicas_go_inside() -> None:
-    inner = tf1.SyncReplicasOptimizer(tf1.GradientDescentOptimizer(1.0), 2)
-    opt, v, step = tf1.TowerOptimizer(inner), oc.Variable(1.0), oc.Variable(0, trainable=False)
-    two(linear(opt, v, step))
-    assert v.numpy() == 1
-    two(linear(opt, v, step), X * 2)
-    assert (v.numpy(), step.numpy()) == (1 - (6 + 12) / 2, 1)
-    assert tf1.TowerOptimizer.from_config(opt.get_config()).get_config() == opt.get_config()

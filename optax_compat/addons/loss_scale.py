@@ -8,10 +8,18 @@ import jax.numpy as jnp
 from optax_compat.optimizer.checks import require, short
 from optax_compat.optimizer.hyper import is_number
 from optax_compat.optimizer.loss_scale import LiveLossScale, LossScaling
-from optax_compat.precision.loss_scale import LossScale
+from optax_compat.precision.loss_scale import LARGEST_FLOAT, LossScale
 from optax_compat.tf1.base import Optimizer
 from optax_compat.tf1.loss_scale import described, made, optimizer_from
 from optax_compat.types import Array
+
+_NAMES = {
+    "initial_scale": "init_loss_scale",
+    "growth_interval": "incr_every_n_steps",
+    "growth_factor": "incr_ratio",
+    "backoff_factor": "decr_ratio",
+    "backoff_interval": "decr_every_n_nan_or_inf",
+}
 
 
 class LossScaleManager(LiveLossScale):
@@ -30,12 +38,18 @@ class FixedLossScaleManager(LossScaleManager):
     """A loss scale that stays. Steps whose gradients are not finite are skipped.
 
     Args:
-      loss_scale: a number of at least 1. ValueError for another.
+      loss_scale: a finite number of at least 1. ValueError for another.
     """
 
     def __init__(self, loss_scale: float) -> None:
-        ok = is_number(loss_scale) and bool(loss_scale >= 1)
-        require(ok, "A loss scale must be 1 or more", "loss_scale", short(loss_scale), "Pass 128.0, say")
+        ok = is_number(loss_scale) and bool(1 <= loss_scale <= LARGEST_FLOAT)
+        require(
+            ok,
+            "A loss scale must be 1 or more and finite",
+            "loss_scale",
+            short(loss_scale),
+            "Pass 128.0, say",
+        )
         super().__init__(LossScale(float(loss_scale), dynamic=False))
 
     def get_config(self) -> dict[str, Any]:
@@ -52,8 +66,13 @@ class ExponentialUpdateLossScaleManager(LossScaleManager):
         finite.
       decr_every_n_nan_or_inf: after so many others it is multiplied by `decr_ratio`; it does not fall below
         1.
-      incr_ratio: see above.
-      decr_ratio: see above.
+      incr_ratio: see above; at least 1.
+      decr_ratio: see above; in (0, 1].
+
+    Raises:
+      TypeError: no number.
+      ValueError: another number: a scale that is not positive and finite, steps that are not whole and
+        positive, a ratio on the wrong side of 1.
     """
 
     def __init__(
@@ -64,15 +83,14 @@ class ExponentialUpdateLossScaleManager(LossScaleManager):
         incr_ratio: float = 2,
         decr_ratio: float = 0.8,
     ) -> None:
-        super().__init__(
-            LossScale(
-                initial_scale=float(init_loss_scale),
-                growth_interval=int(incr_every_n_steps),
-                growth_factor=float(incr_ratio),
-                backoff_factor=float(decr_ratio),
-                backoff_interval=int(decr_every_n_nan_or_inf),
-            )
-        )
+        given = {
+            "initial_scale": init_loss_scale,
+            "growth_interval": incr_every_n_steps,
+            "growth_factor": incr_ratio,
+            "backoff_factor": decr_ratio,
+            "backoff_interval": decr_every_n_nan_or_inf,
+        }
+        super().__init__(LossScale.of(given, _NAMES))
 
     def get_config(self) -> dict[str, Any]:
         """The constructor's arguments."""
@@ -98,6 +116,8 @@ class LossScaleOptimizer(LossScaling, Optimizer):
       loss_scale_manager: one of the managers above.
 
     Raises:
+      TypeError: `opt` is itself one around another: `TowerOptimizer` and `SyncReplicasOptimizer` go around
+        this.
       ValueError: `opt` is something else, or the manager.
 
     Source: tf.contrib.mixed_precision.LossScaleOptimizer (TensorFlow 1.15).
@@ -115,12 +135,12 @@ class LossScaleOptimizer(LossScaling, Optimizer):
                 f"Received: loss_scale_manager={short(loss_scale_manager)}. "
                 "Pass FixedLossScaleManager(128.0), say."
             )
-        super().__init__(opt._use_locking, opt.get_name())
         self._wrap(opt, loss_scale_manager)
+        super().__init__(opt._use_locking, opt.get_name())
 
     def get_config(self) -> dict[str, Any]:
         """Both parts, ready for JSON."""
-        return {"opt": described(self._inner), "loss_scale_manager": described(self._loss_scale)}
+        return {"opt": described(self._inner()), "loss_scale_manager": described(self._loss_scale)}
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any], custom_objects: Any = None) -> Self:

@@ -8,6 +8,8 @@ from jax.typing import ArrayLike
 
 from optax_compat.combine.common import known_number, map_present, no_state, summed
 from optax_compat.combine.lazy import require_whole
+from optax_compat.norms import sum_of_squares
+from optax_compat.rules.rule import after
 from optax_compat.sparse import IndexedSlices, is_sparse, map_values
 from optax_compat.types import (
     Array,
@@ -74,13 +76,9 @@ def global_norm(updates: PyTree) -> Array:
     return jax.lax.cond(in_range, lambda: jnp.sqrt(square), lambda: _careful_norm(leaves))
 
 
-def _square(leaves: Sequence[Array], divisor: ArrayLike | None = None) -> Array:
-    """The sum of all squares, of the leaves or of these divided by a number."""
-    squares = []
-    for x in leaves:
-        x = x.astype(compute_dtype(x.dtype))
-        x = x if divisor is None else x / jnp.asarray(divisor, real_dtype(x.dtype))
-        squares.append(jnp.sum(jnp.real(x * jnp.conj(x))))
+def _square(leaves: Sequence[Array]) -> Array:
+    """The sum of all squares."""
+    squares = [sum_of_squares(x) for x in leaves]
     dtype = jnp.result_type(*squares)
     return sum((s.astype(dtype) for s in squares), start=jnp.zeros((), dtype))
 
@@ -88,9 +86,12 @@ def _square(leaves: Sequence[Array], divisor: ArrayLike | None = None) -> Array:
 def _careful_norm(leaves: Sequence[Array]) -> Array:
     """The norm of leaves whose squares are too large or too small for their dtype, or are none."""
     dtype = _square(leaves).dtype
-    largest = jnp.max(jnp.stack([jnp.max(jnp.abs(x), initial=0).astype(dtype) for x in leaves]))
+    maxima = [jnp.max(jnp.abs(x), initial=0).astype(dtype) for x in leaves]
+    largest = jnp.max(jnp.stack(maxima))
     unit = jnp.where(jnp.isfinite(largest) & (largest > 0), largest, 1)
-    return jnp.sqrt(_square(leaves, unit)) * unit
+    # A divisor of its own for each, or XLA broadcasts it in memory.
+    units = [after(unit, x) for x in maxima]
+    return jnp.sqrt(_square([x / u for x, u in zip(leaves, units, strict=True)])) * unit
 
 
 def _rows_of_table(x: IndexedSlices) -> Array:
@@ -119,13 +120,17 @@ def clip_by_global_norm(max_norm: ArrayLike) -> GradientTransformation:
         norm = global_norm(updates)
         limit = jnp.asarray(max_norm, norm.dtype)
         fits = (norm < limit) | (norm == 0)
-        divisor = jnp.where(jnp.isfinite(norm), norm, jnp.nan)
+        # Products: XLA computes these anew for each slot, but quotients once, in a buffer. The unit, a power
+        # of 2, keeps the inverse of a large norm from vanishing.
+        unit = jnp.where(norm > 2.0**64, 2.0**-64, 1).astype(norm.dtype)
+        inverse = jnp.where(jnp.isfinite(norm), 1 / (norm * unit), jnp.nan)
 
         def clip_array(u: Array) -> Array:
             dtype = compute_dtype(u.dtype)
             real = real_dtype(dtype)
-            clipped = u.astype(dtype) / divisor.astype(real) * limit.astype(real)
-            return jnp.where(fits, u, clipped.astype(u.dtype))
+            wide = u.astype(dtype)
+            scaled = wide * unit.astype(real) * inverse.astype(real) * limit.astype(real)
+            return jnp.where(fits, wide, scaled).astype(u.dtype)
 
         return map_present(lambda u: map_values(clip_array, u), updates), state
 

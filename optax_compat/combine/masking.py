@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from optax_compat.combine.common import map_present, no_state, with_extra_args
+from optax_compat.packing import Mark, is_packed_or_leaf, kept_part, merged, spread, unpack
 from optax_compat.sparse import IndexedSlices, is_leaf, is_sparse, values_of
 from optax_compat.types import Array, GradientTransformation, OptState, Params, PyTree, Updates
 
@@ -97,15 +98,15 @@ def _call(marks: MaskOrFn, tree: PyTree) -> PyTree:
 
 
 def _flatten(updates: Updates, params: Params | None) -> tuple[list[Any], Any]:
-    """The leaves of `updates` in the parameters' structure."""
+    """The leaves of `updates`, or what is packed of them, in the parameters' structure."""
     if params is None:
-        return jax.tree.flatten(updates, is_leaf=is_leaf)
-    treedef = jax.tree.structure(params, is_leaf=is_leaf)
+        return jax.tree.flatten(updates, is_leaf=is_packed_or_leaf)
+    treedef = jax.tree.structure(params, is_leaf=is_packed_or_leaf)
     return treedef.flatten_up_to(updates), treedef
 
 
-def _keep(treedef: Any, leaves: Sequence[Any], kept: Sequence[bool]) -> PyTree:
-    return treedef.unflatten([x if k else None for x, k in zip(leaves, kept, strict=True)])
+def _keep(treedef: Any, leaves: Sequence[Any], kept: Sequence[Mark]) -> PyTree:
+    return treedef.unflatten([kept_part(x, k) for x, k in zip(leaves, kept, strict=True)])
 
 
 def masked(
@@ -128,11 +129,12 @@ def masked(
     """
     inner_update = with_extra_args(inner)
 
-    def kept_leaves(tree: PyTree) -> list[bool]:
-        return [bool(m) for m in _spread(_call(mask, tree), tree, "mask")]
+    def kept_leaves(tree: PyTree) -> list[Mark]:
+        plain = unpack(tree)
+        return spread([bool(m) for m in _spread(_call(mask, plain), plain, "mask")], tree)
 
     def init(params: Params) -> MaskedState:
-        leaves, treedef = jax.tree.flatten(params, is_leaf=is_leaf)
+        leaves, treedef = _flatten(params, None)
         return MaskedState(inner.init(_keep(treedef, leaves, kept_leaves(params))))
 
     def update(
@@ -146,7 +148,7 @@ def masked(
         if mask_compatible_extra_args:
             extra_args = {
                 name: _keep(treedef, treedef.flatten_up_to(x), kept)
-                if jax.tree.structure(x, is_leaf=is_leaf) == treedef
+                if jax.tree.structure(x, is_leaf=is_packed_or_leaf) == treedef
                 else x
                 for name, x in extra_args.items()
             }
@@ -154,8 +156,8 @@ def masked(
             _keep(treedef, leaves, kept), state.inner_state, inner_params, **extra_args
         )
         new_leaves = treedef.flatten_up_to(new_updates)
-        merged = [new if k else old for new, old, k in zip(new_leaves, leaves, kept, strict=True)]
-        return treedef.unflatten(merged), MaskedState(inner_state)
+        out = [merged(new, old, k) for new, old, k in zip(new_leaves, leaves, kept, strict=True)]
+        return treedef.unflatten(out), MaskedState(inner_state)
 
     return GradientTransformation(init, update)
 
@@ -180,6 +182,7 @@ def partition(
     transforms = dict(transforms)
 
     def members(tree: PyTree) -> dict[Hashable, GradientTransformation]:
+        tree = unpack(tree)
         labels = _spread(_call(param_labels, tree), tree, "tree of labels")
         leaves, treedef = jax.tree.flatten(tree, is_leaf=is_leaf)
         unknown = {label for label, x in zip(labels, leaves, strict=True) if x is not None} - set(transforms)

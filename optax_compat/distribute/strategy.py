@@ -1,18 +1,21 @@
 """`MirroredStrategy`: one function in every replica, variables that all of them hold alike."""
 
+import functools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from optax_compat.distribute.meshes import check_divisible, local_parts, mesh_of, spread
+from optax_compat.distribute.meshes import check_divisible, in_context, local_parts, mesh_of, spread
 from optax_compat.distribute.replicated import run_replicated
+from optax_compat.distribute.towers import refuse_inside_of_towers
 from optax_compat.replicas import Reduction, here
 from optax_compat.tracing import is_tracer
-from optax_compat.types import Array, PyTree
+from optax_compat.types import PyTree
 
 
 class MirroredStrategy:
@@ -51,7 +54,7 @@ class MirroredStrategy:
 
     Raises:
       TypeError: neither a mesh nor devices.
-      ValueError: no such axis; another reduction.
+      ValueError: no devices, or one twice; no such axis; another reduction.
 
     Source: tf.distribute.MirroredStrategy and tf.compat.v1.train.Optimizer (TensorFlow 2.21).
     """
@@ -82,6 +85,8 @@ class MirroredStrategy:
     def shard(self, batch: PyTree) -> PyTree:
         """A batch on the devices, split on axis 0; in many processes each gives its own part of it.
 
+        Arrays without axes are on all devices; what is no array stays what it is.
+
         `run` does that by itself outside of `jax.jit`; to a jitted function give what this returns. In
         many processes it has to be so, as only global arrays go into one.
 
@@ -94,14 +99,16 @@ class MirroredStrategy:
     def run(self, fn: Callable[..., PyTree], *args: PyTree) -> PyTree:
         """`fn` in every replica, each on its part of the arguments.
 
-        Call it inside of `jax.jit`, where it is part of one compiled program. Eagerly it works, too, but
-        compiles anew at every call.
+        Call it inside of `jax.jit`, where it is part of one compiled program. Eagerly it works, too: Python
+        runs `fn` at every call, which costs far more than the step, and what it comes to is compiled once, as
+        long as it stays the same (host callbacks: at every call).
 
         Args:
-          fn: takes trees of arrays and returns one. It may read and assign variables and use optimizers; not
-            inside of a further `jit` or `scan`. It is traced twice.
-          *args: trees of arrays of `(batch, ...)`, split on axis 0. In many processes each gives its own part
-            of the batch, or all the same global arrays.
+          fn: takes such trees and returns one of arrays. It may read and assign variables, but make none,
+            and use optimizers; not inside of a further `jit` or `scan`. It is traced twice.
+          *args: trees, or none. Arrays of `(batch, ...)` are split on axis 0; arrays without axes, and what
+            is no array, go to every replica as they are, as in TF. In many processes each gives its own
+            part of the batch, or all the same global arrays.
 
         Returns:
           What `fn` returned, with an axis of the replicas in front, for `reduce`.
@@ -109,10 +116,12 @@ class MirroredStrategy:
         Raises:
           ValueError: a batch that does not split evenly; a variable that a compiled function uses on other
             devices; one that is assigned inside of a further trace.
-          RuntimeError: a run inside of a run.
+          RuntimeError: a run inside of a run, or inside of a tower; a variable that `fn` makes.
 
           On any error nothing has changed.
         """
+
+        refuse_inside_of_towers("strategy.run")
 
         def replica(*args: PyTree) -> tuple[PyTree, PyTree]:
             return (), jax.tree.map(lambda x: jnp.asarray(x)[None], fn(*args))
@@ -130,23 +139,27 @@ class MirroredStrategy:
         Raises:
           ValueError: another `op`; an array with another number of replicas.
         """
-        op = _operation("op", op)
-
-        def reduced(x: Array) -> Array:
-            if x.ndim == 0 or x.shape[0] != self.num_replicas_in_sync:
+        op, n = _operation("op", op), self.num_replicas_in_sync
+        for x in jax.tree.leaves(value):
+            if np.shape(x)[:1] != (n,):
                 raise ValueError(
-                    f"A value to reduce has {self.num_replicas_in_sync} replicas on its axis 0. "
-                    f"Received: shape={x.shape}. Pass what run returned."
+                    f"A value to reduce has {n} replicas on its axis 0. "
+                    f"Received: shape={np.shape(x)}. Pass what run returned."
                 )
-            axes = 0 if axis is None else (0, 1 + axis if axis >= 0 else axis)
-            return x.sum(axes) if op == "sum" else x.mean(axes)
-
-        def reduce(value: PyTree) -> PyTree:
-            return jax.tree.map(lambda x: reduced(jnp.asarray(x)), value)
-
         if any(is_tracer(x) for x in jax.tree.leaves(value)):
-            return reduce(value)
-        return jax.jit(reduce, out_shardings=NamedSharding(self.mesh, PartitionSpec()))(value)
+            return _reduced(op, axis, value)
+        return _reducer(op, axis, in_context(self.mesh))(value)
+
+
+def _reduced(op: Reduction, axis: int | None, value: PyTree) -> PyTree:
+    axes = 0 if axis is None else (0, 1 + axis if axis >= 0 else axis)
+    reduce = jnp.sum if op == "sum" else jnp.mean
+    return jax.tree.map(lambda x: reduce(jnp.asarray(x), axes), value)
+
+
+@functools.lru_cache
+def _reducer(op: Reduction, axis: int | None, mesh: Mesh) -> Callable[[PyTree], PyTree]:
+    return jax.jit(functools.partial(_reduced, op, axis), out_shardings=NamedSharding(mesh, PartitionSpec()))
 
 
 def _operation(name: str, op: Any) -> Reduction:

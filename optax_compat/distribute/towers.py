@@ -11,12 +11,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from optax_compat.distribute.meshes import check_divisible, mesh_of
+from optax_compat.distribute.meshes import check_batch, check_divisible, devices_of, is_array, mesh_of
 from optax_compat.distribute.replicated import run_replicated
-from optax_compat.optimizer.checks import short
-from optax_compat.optimizer.together import Kept
+from optax_compat.optimizer.checks import short, whole_number
+from optax_compat.optimizer.together import undone_on_error
 from optax_compat.overlay import Overlay
-from optax_compat.replicas import Reduction
+from optax_compat.replicas import Reduction, here
 from optax_compat.sparse import IndexedSlices, dense
 from optax_compat.tracing import is_tracer, trace_state, tracing
 from optax_compat.types import Array, PyTree
@@ -115,8 +115,8 @@ class Towers:
         self.index = 0
         self.used = False
         self.running = running
-        self.kept = Kept()
         self.overlay = OnDevice()
+        self._default = jax.config.jax_default_device  # pyright: ignore[reportAttributeAccessIssue]
         self._calls: list[list[Pairs]] = [[] for _ in range(count)]
 
     def collect(self, pairs: Pairs) -> list[tuple[Any, Any]] | None:
@@ -155,10 +155,11 @@ class Towers:
         )
 
     def at_home(self, fn: Callable[[], Any]) -> Any:
-        """`fn()` on the variables where they are."""
+        """`fn()` on the variables where they are; what it makes is where it would be outside of towers."""
         device, self.overlay.device = self.overlay.device, None
         try:
-            return fn()
+            with jax.default_device(self._default):
+                return fn()
         finally:
             self.overlay.device = device
 
@@ -223,8 +224,10 @@ def replicate_towers(
 
     Raises:
       ValueError: a batch that does not split evenly; towers whose calls of optimizers differ; towers that
-        train by optimizers which collect nothing; another reduction; fewer than one tower.
-      RuntimeError: a call inside of another.
+        train by optimizers which collect nothing; another reduction; fewer than one tower; a loss that is no
+        scalar.
+      TypeError: a number of towers that is no int; devices that are none.
+      RuntimeError: a call inside of another, or inside of `MirroredStrategy.run`.
 
       On any error nothing has changed.
 
@@ -235,39 +238,38 @@ def replicate_towers(
             'loss_reduction must be "mean" or "sum". '
             f"Received: loss_reduction={loss_reduction!r}. Choose one."
         )
-    if towers().running:
+    refuse_inside_of_towers("replicate_towers")
+    if here.replicas is not None:
         raise RuntimeError(
-            "Towers cannot be nested. Received: replicate_towers inside of a tower. Call one after the other."
+            "A replica cannot have towers of its own. Received: replicate_towers inside of strategy.run. "
+            "Call one after the other."
         )
+    check_batch(batch)
     if isinstance(devices, Mesh):
         return _as_one_program(tower_fn, batch, num_towers, devices, loss_reduction)
-    places = jax.local_devices() if devices is None else list(devices)
-    count = len(places) if num_towers is None else num_towers
-    if count < 1 or not places:
-        raise ValueError(
-            f"There must be a tower and a device. Received: num_towers={count}, devices={places}. Pass more."
-        )
+    places = jax.local_devices() if devices is None else devices_of(devices)
+    count = len(places) if num_towers is None else whole_number("num_towers", num_towers)
     check_divisible(batch, count, "towers")
     places = [places[i % len(places)] for i in range(count)]
     alone = tracing() or set(places) == jnp.zeros(()).devices()
     state = _here.towers = Towers(count, loss_reduction, running=True)
+
+    def run() -> list[Any]:
+        results = []
+        for state.index, device in enumerate(places):
+            state.overlay.device = None if alone else device
+            part = _part(batch, state.index, count, state.overlay.device)
+            with jax.default_device(state.overlay.device):
+                results.append(_result(tower_fn(part), state.share))
+        state.overlay.device = None
+        state.check()
+        return results
+
     try:
-
-        def run() -> list[Any]:
-            results = []
-            for state.index, device in enumerate(places):
-                state.overlay.device = None if alone else device
-                part = _part(batch, state.index, count, state.overlay.device)
-                with jax.default_device(state.overlay.device):
-                    results.append(_result(tower_fn(part), state.share))
-            state.overlay.device = None
-            state.check()
-            return results
-
-        results = state.overlay.run(run)
+        with undone_on_error():
+            results = state.overlay.run(run)
     except BaseException:
         state.overlay.undo()
-        state.kept.restore()
         raise
     finally:
         _here.towers = Towers()
@@ -276,6 +278,14 @@ def replicate_towers(
     if predictions[0] is None:
         return loss
     return loss, jax.tree.map(lambda *parts: jnp.concatenate(parts), *predictions)
+
+
+def refuse_inside_of_towers(what: str) -> None:
+    """Raises RuntimeError in a tower."""
+    if towers().running:
+        raise RuntimeError(
+            f"Towers cannot be nested. Received: {what} inside of a tower. Call one after the other."
+        )
 
 
 def _part(batch: PyTree, index: int, count: int, device: Any) -> PyTree:
@@ -291,10 +301,11 @@ def _result(result: Any, share: float) -> tuple[Array, Any]:
     """A tower's share of the loss, and its predictions or None."""
     loss, predictions = result if isinstance(result, tuple) and len(result) == 2 else (result, None)
     loss = loss.value if isinstance(loss, Variable) else loss
-    if np.shape(loss) != ():
+    is_scalar = np.shape(loss) == () and (is_array(loss) or isinstance(loss, float))
+    if not is_scalar or not jnp.issubdtype(jnp.result_type(loss), jnp.floating):
         raise ValueError(
-            f"A tower must return a scalar loss, or a pair of it and predictions. Received: {short(loss)}. "
-            "Reduce the loss over the tower's part of the batch."
+            "A tower must return a scalar loss of a float dtype, or a pair of it and predictions. "
+            f"Received: {short(loss)}. Reduce the loss over the tower's part of the batch."
         )
     for path, x in jax.tree_util.tree_leaves_with_path(predictions):
         if not np.ndim(x):
@@ -311,7 +322,7 @@ def _as_one_program(
 ) -> Any:
     mesh, axis = mesh_of(devices, None)
     count = mesh.shape[axis]
-    if num_towers not in (None, count):
+    if num_towers is not None and whole_number("num_towers", num_towers) != count:
         raise ValueError(
             f"On a mesh there is one tower for each of its {count} devices. "
             f"Received: num_towers={num_towers}. Leave it out."

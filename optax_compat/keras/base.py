@@ -134,7 +134,7 @@ class Optimizer(CustomOptimizer):
                 "There must be a gradient for each variable. "
                 f"Received: {len(grads)} gradients, {len(variables)} variables. Put None where there is none."
             )
-        known = self._variables or variables
+        known = set(self._variables or variables)
         for v in variables:
             if v not in known:
                 raise ValueError(
@@ -144,16 +144,22 @@ class Optimizer(CustomOptimizer):
         return variables
 
     def apply_gradients(  # pyright: ignore[reportIncompatibleMethodOverride]
-        self, grads_and_vars: Any, global_step: Any = None, name: str | None = None, *, params: Any = None
+        self,
+        grads_and_vars: Any,
+        global_step: Any = None,
+        name: str | None = None,
+        *,
+        params: Any = None,
+        donate: bool = False,
     ) -> Any:
         """`apply` for pairs; returns the number of calls so far.
 
-        `params`: as in the base class; NotImplementedError in a class with an `update_step` of its own, which
-        needs variables.
+        `params`, `donate`: as in the base class; NotImplementedError in a class with an `update_step` of its
+        own, which needs variables.
         """
         if params is not None:
             self._refuse_own_steps("apply_gradients of a pytree")
-            return super().apply_gradients(grads_and_vars, global_step, name, params=params)
+            return super().apply_gradients(grads_and_vars, global_step, name, params=params, donate=donate)
         step = checked_step(global_step, self._adopt)
         grads, variables = zip(*pairs_of(grads_and_vars), strict=True)
         self.apply(grads, variables)

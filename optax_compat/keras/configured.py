@@ -27,6 +27,7 @@ from optax_compat.optimizer.config import encode
 from optax_compat.optimizer.engine import Mark, RuleEngine
 from optax_compat.optimizer.hyper import is_number
 from optax_compat.optimizer.selection import Selection, checked_patterns
+from optax_compat.optimizer.stateful import OPTIONS
 from optax_compat.rules.rule import Rule
 from optax_compat.variable import Variable, is_ref
 
@@ -209,8 +210,9 @@ class ConfiguredOptimizer(MinimizingOptimizer):
         """The configuration with Keras's keys, ready for JSON.
 
         A learning rate that is a function of no arguments or a variable stands there as the number that it is
-        now. Beyond Keras's, where there are any: `exclude_from_weight_decay`, a list of patterns, and
-        `variable_options`, a list of arguments of `set_variable_options`.
+        now. Beyond Keras's, where there are any: `exclude_from_weight_decay`, a list of patterns;
+        `variable_options`, a list of arguments of `set_variable_options`; `precision`, those of
+        `set_precision`.
 
         Raises:
           TypeError: what JSON cannot hold, such as options of variables that a function chooses.
@@ -231,15 +233,13 @@ class ConfiguredOptimizer(MinimizingOptimizer):
     @classmethod
     def from_config(cls, config: Mapping[str, Any], custom_objects: Any = None) -> Self:
         """An optimizer of this class from what `get_config` gave, here, in Keras or tf.keras of TF 2.11."""
-        apart = ("exclude_from_weight_decay", "variable_options", *OF_TF_KERAS)
+        apart = ("exclude_from_weight_decay", *OPTIONS, *OF_TF_KERAS)
         arguments = {name: decode_rate(x, custom_objects) for name, x in config.items() if name not in apart}
         if arguments.get("learning_rate") is None:
             arguments.pop("learning_rate", None)
         optimizer = cls(**arguments)
         optimizer.exclude_from_weight_decay(var_names=config.get("exclude_from_weight_decay"))
-        optimizer._take_options(
-            config.get("variable_options", ()), lambda rate: decode_rate(rate, custom_objects)
-        )
+        optimizer._take_options(config, lambda rate: decode_rate(rate, custom_objects))
         return optimizer
 
 

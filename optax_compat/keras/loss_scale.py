@@ -9,9 +9,9 @@ import numpy as np
 from optax_compat.keras.base import Optimizer
 from optax_compat.keras.options import listed
 from optax_compat.keras.serialization import as_keras, deserialize, known
-from optax_compat.optimizer.checks import require, short
-from optax_compat.optimizer.hyper import is_number
-from optax_compat.optimizer.loss_scale import NAMES, Inner, LiveLossScale, LossScaling
+from optax_compat.optimizer.around import Inner
+from optax_compat.optimizer.checks import short
+from optax_compat.optimizer.loss_scale import NAMES, LiveLossScale, LossScaling
 from optax_compat.precision.loss_scale import LossScale, scaled
 from optax_compat.types import compute_dtype
 from optax_compat.variable import Variable
@@ -53,8 +53,9 @@ class LossScaleOptimizer(LossScaling, Optimizer):
       **kwargs: `dynamic=True`, and options of the base class with the values that Keras's old files have.
 
     Raises:
-      TypeError: another inner optimizer.
-      ValueError: other keywords; a scale that is not positive; bounds that it is not between.
+      TypeError: another inner optimizer; what is no number.
+      ValueError: other keywords; a scale that is not positive and finite, or not within its bounds; steps
+        that are not whole and positive.
 
     Here it works eagerly and compiled; Keras's own works on JAX through `stateless_apply` only.
     """
@@ -77,33 +78,22 @@ class LossScaleOptimizer(LossScaling, Optimizer):
                     "LossScaleOptimizer leaves all options to its inner optimizer. "
                     f"Received: {key}={short(value)}. Set it there; for a fixed scale, loss_scale_factor."
                 )
-        if not isinstance(inner_optimizer, Optimizer) or isinstance(inner_optimizer, LossScaling):
+        if not isinstance(inner_optimizer, Optimizer):
             raise TypeError(
-                "inner_optimizer must be one of keras's optimizers, without a dynamic loss scale. "
+                "inner_optimizer must be one of keras's optimizers. "
                 f"Received: inner_optimizer={short(inner_optimizer)}. Pass keras.Adam(), say."
             )
-        least, most = min_scale or 0.0, np.inf if max_scale is None else max_scale
-        within = is_number(initial_scale) and initial_scale > 0 and least <= initial_scale <= most
-        bounds = f"{short(initial_scale)}, min_scale={min_scale}, max_scale={max_scale}"
-        require(
-            bool(within),
-            "A loss scale must start above 0, within its bounds",
-            "initial_scale",
-            bounds,
-            "Leave it out for 2**15",
+        machine = LossScale.of(
+            {
+                "initial_scale": initial_scale,
+                "growth_interval": dynamic_growth_steps,
+                "min_scale": min_scale,
+                "max_scale": np.inf if max_scale is None else max_scale,
+            },
+            {"growth_interval": "dynamic_growth_steps"},
         )
-        self._wrap(
-            inner_optimizer,
-            LiveLossScale(
-                LossScale(
-                    initial_scale=float(initial_scale),
-                    growth_interval=int(dynamic_growth_steps),
-                    min_scale=min_scale,
-                    max_scale=most,
-                ),
-                NAMES._replace(scale="dynamic_scale", good_steps="step_counter"),  # pyright: ignore
-            ),
-        )
+        names = NAMES._replace(scale="dynamic_scale", good_steps="step_counter")  # pyright: ignore
+        self._wrap(inner_optimizer, LiveLossScale(machine, names))
         super().__init__(0.0, name=name)
         self._bounds = {"min_scale": min_scale, "max_scale": max_scale}
         inner_optimizer.loss_scale_factor = None
@@ -121,7 +111,7 @@ class LossScaleOptimizer(LossScaling, Optimizer):
     @property
     def inner_optimizer(self) -> Optimizer:
         """The optimizer inside."""
-        return self._inner  # pyright: ignore[reportReturnType]
+        return self._inner()  # pyright: ignore[reportReturnType]
 
     @property
     def initial_scale(self) -> float:
@@ -151,7 +141,7 @@ class LossScaleOptimizer(LossScaling, Optimizer):
     def build(self, variables: Any) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Makes the inner optimizer's slots of all variables, in their order; a second call does nothing."""
         if not self.built:
-            self._inner.build(variables)
+            self._inner().build(variables)
             self._variables = list(self.inner_optimizer._variables)
 
     def apply(self, grads: Any, trainable_variables: Any = None) -> None:

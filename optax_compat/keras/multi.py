@@ -193,9 +193,15 @@ class MultiOptimizer(Optimizer):
         self._all_or_nothing(update)
 
     def apply_gradients(
-        self, grads_and_vars: Any, global_step: Any = None, name: str | None = None, *, params: Any = None
+        self,
+        grads_and_vars: Any,
+        global_step: Any = None,
+        name: str | None = None,
+        *,
+        params: Any = None,
+        donate: bool = False,
     ) -> Any:
-        """See `Optimizer`; with `params` leaves are chosen by their paths."""
+        """See `Optimizer`; with `params` leaves are chosen by their paths, and none is used up."""
         if params is None:
             return super().apply_gradients(grads_and_vars, global_step, name)
         step = checked_step(global_step, self._adopt)

@@ -10,6 +10,7 @@ from typing import Any, Literal, TypeAlias
 import jax
 import jax.numpy as jnp
 
+from optax_compat.norms import norm, sum_of_squares
 from optax_compat.optimizer.engine import Mark, Marks, RuleEngine
 from optax_compat.rules.rule import Hypers
 from optax_compat.sparse import Gradient, dense, map_values, values_of
@@ -56,7 +57,8 @@ class Pipeline:
         wide = [None if g is None else g.astype(compute_dtype(g.dtype)) for g in grads]
         if not self.loss_scale:
             return wide
-        return [None if g is None else g / h["loss_scale_factor"].astype(g.dtype) for g in wide]
+        # A product XLA computes anew for each slot, a quotient once, in a buffer.
+        return [None if g is None else g * (1 / h["loss_scale_factor"].astype(g.dtype)) for g in wide]
 
     def clipped(self, grads: Grads, h: Hypers) -> list[Gradient | None]:
         """The gradients, clipped by value, each by its norm, or all by their global norm.
@@ -75,11 +77,11 @@ class Pipeline:
             ]
         if self.clip == "clipnorm":
             return [None if g is None else _by_norm(g, limit.astype(real_dtype(g.dtype))) for g in grads]
-        squares = [_square(g) for g in grads if g is not None]
-        norm = jnp.sqrt(sum(squares[1:], start=squares[0]))
-        limit = limit.astype(norm.dtype)
+        squares = [sum_of_squares(values_of(g)) for g in grads if g is not None]
+        length = jnp.sqrt(sum(squares[1:], start=squares[0]))
+        limit = limit.astype(length.dtype)
         # A norm that is not finite makes every gradient NaN, so that a bad step shows everywhere.
-        factor = limit * jnp.minimum(1 / norm, 1 / limit) + (norm - norm)
+        factor = limit * jnp.minimum(1 / length, 1 / limit) + (length - length)
         return [None if g is None else g * factor.astype(g.dtype) for g in grads]
 
     def run(
@@ -171,14 +173,8 @@ class Pipeline:
         return new_params, PerVariable(new_averages)
 
 
-def _square(g: Gradient) -> Array:
-    x = values_of(g)
-    return jnp.sum(jnp.real(x * jnp.conj(x)))
-
-
 def _by_norm(g: Gradient, limit: Array) -> Gradient:
-    norm = jnp.sqrt(_square(g))
-    return g * limit / jnp.maximum(norm, limit)
+    return g * limit / jnp.maximum(norm(values_of(g)), limit)
 
 
 def _decayed(w: Array, h: Hypers, mark: Mark) -> Array:
@@ -200,6 +196,21 @@ class KerasEngine:
     def slot_names(self) -> tuple[str, ...]:
         """See `Engine`."""
         return self.inner.slot_names
+
+    @property
+    def late(self) -> tuple[str, ...]:
+        """See `Engine`."""
+        return self.inner.late
+
+    @property
+    def masks(self) -> bool:
+        """See `Engine`; averages go on without a gradient."""
+        return not self.pipeline.use_ema and self.inner.masks
+
+    def joins(self, mark: Mark) -> bool:
+        """See `Engine`; averages start with each variable's own first update."""
+        pipeline = self.pipeline
+        return pipeline.clip in (None, "clipvalue") and not pipeline.use_ema and self.inner.joins(mark)
 
     def init(self, params: PerVariable, h: Hypers, marks: Marks) -> OptState:
         """See `Engine`."""

@@ -20,6 +20,7 @@ from optax_compat.optimizer.checks import checked_step, pairs_of, short
 from optax_compat.optimizer.config import decode, encode
 from optax_compat.optimizer.hyper import is_number
 from optax_compat.optimizer.pure import PureState
+from optax_compat.optimizer.stateful import OPTIONS
 from optax_compat.rules.rule import Rule
 from optax_compat.tracing import is_tracer, tracing
 from optax_compat.types import Array, Params, Updates
@@ -181,6 +182,7 @@ class Optimizer(MinimizingOptimizer):
         *,
         global_step: Any = None,
         params: Params | None = None,
+        donate: bool = False,
     ) -> Any:
         """One update; see `optax_compat.Optimizer.apply_gradients`.
 
@@ -202,7 +204,7 @@ class Optimizer(MinimizingOptimizer):
         """
         if params is not None:
             self._refuse_functions()
-            return super().apply_gradients(grads_and_vars, global_step, name, params=params)
+            return super().apply_gradients(grads_and_vars, global_step, name, params=params, donate=donate)
         if isinstance(grads_and_vars, Iterable):
             grads_and_vars = list(grads_and_vars)
             if not grads_and_vars:
@@ -346,7 +348,8 @@ class Optimizer(MinimizingOptimizer):
 
         Functions on pairs are not part of it, as in tf.keras, which warns here. A learning rate that is a
         function of no arguments or a variable stands there as the number that it is now. Beyond tf.keras's,
-        if there are any: `variable_options`, a list of arguments of `set_variable_options`.
+        if there are any: `variable_options`, a list of arguments of `set_variable_options`, and `precision`,
+        those of `set_precision`.
 
         Raises:
           TypeError: what JSON cannot hold, such as options of variables that a function chooses.
@@ -383,15 +386,18 @@ class Optimizer(MinimizingOptimizer):
           config: the arguments; `lr` stands for `learning_rate`.
           custom_objects: classes of schedules by name, beside tf.keras's.
         """
-        arguments = {("learning_rate" if name == "lr" else name): x for name, x in config.items()}
-        options = arguments.pop("variable_options", ())
+        arguments = {
+            ("learning_rate" if name == "lr" else name): x
+            for name, x in config.items()
+            if name not in OPTIONS
+        }
 
         def decoded(x: Any) -> Any:
             is_schedule = isinstance(x, Mapping) and "class_name" in x
             return deserialize(x, custom_objects) if is_schedule else decode(x)
 
         optimizer = cls(**{name: decoded(x) for name, x in arguments.items()})
-        optimizer._take_options(options, decoded)
+        optimizer._take_options(config, decoded)
         return optimizer
 
 

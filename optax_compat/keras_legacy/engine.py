@@ -9,7 +9,7 @@ from typing import Any, Literal
 import jax.numpy as jnp
 
 from optax_compat.keras.pipeline import Pipeline
-from optax_compat.optimizer.engine import Marks, RuleEngine
+from optax_compat.optimizer.engine import Mark, Marks, RuleEngine
 from optax_compat.rules.rule import Hypers
 from optax_compat.types import Array, OptState, PerVariable, compute_dtype, real_dtype
 
@@ -31,6 +31,10 @@ class LegacyEngine(RuleEngine):
     """A rule after clipping, under a rate that decays on top of its schedule."""
 
     clips: tuple[Clip, ...] = ()
+
+    def joins(self, mark: Mark) -> bool:
+        """See `Engine`."""
+        return not {"clipnorm", "global_clipnorm"} & set(self.clips) and super().joins(mark)
 
     def init(self, params: PerVariable, h: Hypers, marks: Marks) -> OptState:
         """See `Engine`; shared state has the dtype of the first variable's arithmetic, as in tf.keras."""

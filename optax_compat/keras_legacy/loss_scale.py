@@ -7,9 +7,9 @@ import numpy as np
 
 from optax_compat.keras_legacy.base import Optimizer
 from optax_compat.keras_legacy.serialization import deserialize, known, serialize
+from optax_compat.optimizer.around import Inner
 from optax_compat.optimizer.checks import short
-from optax_compat.optimizer.hyper import is_number
-from optax_compat.optimizer.loss_scale import Inner, LiveLossScale, LossScaling
+from optax_compat.optimizer.loss_scale import LiveLossScale, LossScaling
 from optax_compat.precision.loss_scale import LossScale, scaled, unscaled
 from optax_compat.tracing import tracing
 from optax_compat.variable import Variable
@@ -35,9 +35,10 @@ class LossScaleOptimizer(LossScaling, Optimizer):
       dynamic_growth_steps: default 2000 if it is dynamic.
 
     Raises:
-      TypeError: another inner optimizer, or `dynamic` is no bool.
+      TypeError: another inner optimizer; `dynamic` is no bool; what is no number.
       ValueError: an optimizer that has a wrapper; a fixed scale without `initial_scale` or with
-        `dynamic_growth_steps`.
+        `dynamic_growth_steps`; a scale that is not positive and finite; steps that are not whole and
+        positive.
     """
 
     def __init__(
@@ -47,9 +48,9 @@ class LossScaleOptimizer(LossScaling, Optimizer):
         initial_scale: float | None = None,
         dynamic_growth_steps: int | None = None,
     ) -> None:
-        if not isinstance(inner_optimizer, Optimizer) or isinstance(inner_optimizer, LossScaling):
+        if not isinstance(inner_optimizer, Optimizer):
             raise TypeError(
-                "inner_optimizer must be one of keras_legacy's optimizers, without a loss scale. "
+                "inner_optimizer must be one of keras_legacy's optimizers. "
                 f"Received: inner_optimizer={short(inner_optimizer)}. Pass keras_legacy.Adam(), say."
             )
         if not isinstance(dynamic, bool):
@@ -69,13 +70,12 @@ class LossScaleOptimizer(LossScaling, Optimizer):
             )
         initial_scale = 2.0**15 if initial_scale is None else initial_scale
         growth_steps = 2000 if dynamic_growth_steps is None else dynamic_growth_steps
-        if not is_number(initial_scale) or not is_number(growth_steps):
-            raise TypeError(
-                f"initial_scale and dynamic_growth_steps must be numbers. Received: "
-                f"initial_scale={short(initial_scale)}, dynamic_growth_steps={short(growth_steps)}. "
-                "Leave them out for the defaults."
-            )
-        machine = LossScale(float(initial_scale), int(growth_steps), dynamic=dynamic, checks=dynamic)
+        machine = LossScale.of(
+            {"initial_scale": initial_scale, "growth_interval": growth_steps},
+            {"growth_interval": "dynamic_growth_steps"},
+            dynamic=dynamic,
+            checks=dynamic,
+        )
         self._wrap(inner_optimizer, LiveLossScale(machine))
         super().__init__(inner_optimizer.get_name())
         inner_optimizer._has_loss_scale = True  # pyright: ignore[reportAttributeAccessIssue]
@@ -90,7 +90,7 @@ class LossScaleOptimizer(LossScaling, Optimizer):
     @property
     def inner_optimizer(self) -> Optimizer:
         """The optimizer inside."""
-        return self._inner  # pyright: ignore[reportReturnType]
+        return self._inner()  # pyright: ignore[reportReturnType]
 
     @property
     def dynamic(self) -> bool:
@@ -128,16 +128,17 @@ class LossScaleOptimizer(LossScaling, Optimizer):
         *,
         global_step: Any = None,
         params: Any = None,
+        donate: bool = False,
     ) -> Any:
         """One step, an update or none; see `keras_legacy.Optimizer.apply_gradients`."""
         if params is None:
             grads_and_vars = list(grads_and_vars)
             if not grads_and_vars:
                 return None
-        return super().apply_gradients(grads_and_vars, global_step, name, params=params)
+        return super().apply_gradients(grads_and_vars, global_step, name, params=params, donate=donate)
 
     def _applied(self) -> Any:
-        return self._inner._iterations.value if tracing() else self._inner._iterations
+        return self._inner()._iterations.value if tracing() else self._inner()._iterations
 
     # ---- the state and configuration of the inner optimizer, as in tf_keras
 
@@ -145,10 +146,6 @@ class LossScaleOptimizer(LossScaling, Optimizer):
     def weights(self) -> list[Variable]:
         """The inner optimizer's."""
         return self.inner_optimizer.weights
-
-    def get_slot(self, var: Any, slot_name: str) -> Variable:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """The inner optimizer's."""
-        return self.inner_optimizer.get_slot(var, slot_name)
 
     def variables(self) -> list[Variable]:
         """The inner optimizer's."""

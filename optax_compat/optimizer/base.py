@@ -11,6 +11,7 @@ from optax_compat.optimizer.checks import (
     checked_gradient,
     checked_slices,
     checked_step,
+    fits,
     flatten_like,
     leaves_of,
     no_gradients,
@@ -19,9 +20,9 @@ from optax_compat.optimizer.checks import (
 )
 from optax_compat.optimizer.engine import TransformEngine
 from optax_compat.optimizer.observed import Observed
-from optax_compat.optimizer.plan import Plan
 from optax_compat.optimizer.pure import PureState, pure_init, pure_update
 from optax_compat.overlay import Overlay, commit
+from optax_compat.packing import holds_packed, packed_as, unpack
 from optax_compat.replicas import cotangent_times, share, summed_over_replicas
 from optax_compat.sparse import Gradient
 from optax_compat.tracing import tracing
@@ -169,6 +170,7 @@ class Optimizer(Observed):
         *,
         params: Params | None = None,
         skip_gradients_aggregation: bool = False,
+        donate: bool = False,
     ) -> Any:
         """One update. In a replica of a `MirroredStrategy` gradients are first summed over the replicas.
 
@@ -180,6 +182,8 @@ class Optimizer(Observed):
           name: accepted for TF's sake, without meaning here.
           params: a pytree of arrays, for which the optimizer keeps slots by path.
           skip_gradients_aggregation: in a replica: the gradients are summed already.
+          donate: with `params`: the update may use up these arrays, which spares a copy of each that has a
+            gradient. They are gone then, eagerly.
 
         Returns:
           The number of updates applied so far. With `params`, the new parameters.
@@ -202,6 +206,14 @@ class Optimizer(Observed):
             grads, variables = self._checked_pairs(grads_and_vars, not skip_gradients_aggregation)
             self._update(grads, variables, None, step)
             return self.iterations
+        if holds_packed(params):  # slots stay under the names of leaves
+            new = self.apply_gradients(
+                unpack(grads_and_vars),
+                global_step,
+                params=unpack(params),
+                skip_gradients_aggregation=skip_gradients_aggregation,
+            )
+            return packed_as(new, params)
         leaves, treedef = leaves_of(params)
         flat = flatten_like(treedef, leaves, grads_and_vars)
         self._warn_of_unused(leaf.name for leaf in leaves)
@@ -215,7 +227,12 @@ class Optimizer(Observed):
         if not skip_gradients_aggregation:
             grads = summed_over_replicas(self, grads)
         arrays = [leaf.array for leaf in leaves]
-        new = self._update(grads, [leaves[i].name for i in where], [arrays[i] for i in where], step)
+        if donate and len({id(arrays[i]) for i in where}) < len(where):
+            raise ValueError(
+                "Parameters that an update may use up must be arrays of their own. "
+                "Received: donate=True, and one array in two places. Copy it, or leave donate out."
+            )
+        new = self._update(grads, [leaves[i].name for i in where], [arrays[i] for i in where], step, donate)
         for i, x in zip(where, new, strict=True):
             arrays[i] = x
         return treedef.unflatten(arrays)
@@ -224,12 +241,13 @@ class Optimizer(Observed):
         """Gradients, in replicas summed, and variables, without the pairs whose gradient is None."""
         pairs = [(g, self._adopt(v)) for g, v in pairs_of(grads_and_vars)]
         self._warn_of_unused(v for _, v in pairs)
-        present = [(self._checked_gradient(g, v), v) for g, v in pairs if g is not None]
+        present = [(g if fits(g, v) else self._checked_gradient(g, v), v) for g, v in pairs if g is not None]
         if not present:
             raise no_gradients([v.name for _, v in pairs])
-        present = [(g, v) for g, v in present if not self._selection.is_frozen(v)]
-        if not present:
-            raise no_gradients([v.name for _, v in pairs], "gradients of frozen variables only")
+        if self._selection.freezes:
+            present = [(g, v) for g, v in present if not self._selection.is_frozen(v)]
+            if not present:
+                raise no_gradients([v.name for _, v in pairs], "gradients of frozen variables only")
         variables = [v for _, v in present]
         if len(set(variables)) != len(variables):
             twice = next(v for i, v in enumerate(variables) if v in variables[:i])
@@ -263,21 +281,31 @@ class Optimizer(Observed):
         return slices
 
     def _update(
-        self, grads: list[Any], variables: Sequence[Any], leaves: list[Array] | None, step: Variable | None
+        self,
+        grads: list[Any],
+        variables: Sequence[Any],
+        leaves: list[Array] | None,
+        step: Variable | None,
+        donate: bool = False,
     ) -> list[Array]:
         """One update of checked gradients; returns the new leaves if the caller holds the parameters."""
         before = self._build(variables, variables if leaves is None else leaves)
         try:
-            key = (*variables, step)
-            plan = self._plans.get(key)
-            if plan is None:
-                if len(self._plans) >= 64:  # changing subsets must not pile up
-                    del self._plans[next(iter(self._plans))]
-                plan = Plan(self._cells, variables, self._iterations, step, self._step_watch)
-                self._plans[key] = plan
-            run = plan.trace if tracing() or overlaid() else plan.call
+            compiles = not (tracing() or overlaid())
+            plan, given = self._plans.get(
+                self._cells,
+                grads,
+                variables,
+                self._iterations,
+                step,
+                self._step_watch,
+                compiles and leaves is None,
+            )
             rate = None if self._step_watch is None else self._rate_or_nan()
-            new = run(grads, leaves or [], self._settings)
+            if compiles:
+                new = plan.call(given, leaves or [], self._settings, donate)
+            else:
+                new = plan.trace(given, leaves or [], self._settings)
             if self._step_watch is not None:
                 self._step_watch.cells.learning_rate.assign(rate)
             return new

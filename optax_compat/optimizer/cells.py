@@ -7,12 +7,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from optax_compat.buffer import Buffer, may_share
 from optax_compat.optimizer.engine import Engine, Mark, Marks
 from optax_compat.optimizer.layout import Layout
 from optax_compat.rules.rule import Hypers
 from optax_compat.tracing import is_tracer, outside_of_traces, tracing
 from optax_compat.types import Array, PerVariable
 from optax_compat.variable import Variable
+
+SMALL = 2**14
+"""Variables of at most so many entries share buffers by default."""
+
+FEWEST = 4
+"""Fewer variables than this share none."""
 
 SlotNaming = Callable[[str, str, int], str]
 """`(variable's name, slot's name, which of the variable's slots) -> name of the slot variable`."""
@@ -30,6 +37,7 @@ class Cells:
       pending: saved state, by name, that waits for its cells to be made.
       strict: while state waits, a new cell that it does not have is an error.
       layout: where slots are put.
+      packing: variables of at most so many entries share buffers; 0: none.
     """
 
     def __init__(
@@ -49,6 +57,7 @@ class Cells:
         self.pending: dict[str, np.ndarray] = {}
         self.strict = False
         self.layout = Layout()
+        self.packing = SMALL
         self.shared: dict[str, Variable] = {}
         self.slots: dict[str, dict[Any, Variable]] = {}
         self._initial: dict[Variable, np.ndarray] = {}
@@ -62,7 +71,7 @@ class Cells:
         other.shared, other.pending = dict(self.shared), dict(self.pending)
         other.slots = {name: dict(cells) for name, cells in self.slots.items()}
         other._initial, other._outer, other.strict = dict(self._initial), self._outer, self.strict
-        other.layout = self.layout
+        other.layout, other.packing = self.layout, self.packing
         other._entries = [e if isinstance(e, Variable) else list(e) for e in self._entries]
         return other
 
@@ -105,7 +114,7 @@ class Cells:
           ValueError: a slot that a compiled function uses.
         """
         cells = [(slot, v) for slots in self.slots.values() for v, slot in slots.items()]
-        fixed = [slot.name for slot, _ in cells if slot._ref is not None]
+        fixed = [slot.name for slot, _ in cells if slot._in_ref()]
         if fixed:
             raise ValueError(
                 "Slots can be split until a compiled function uses them. "
@@ -113,7 +122,8 @@ class Cells:
             )
         layout.move(v for _, v in cells)
         for slot, v in cells:
-            slot._array = layout.place(slot._array, v if isinstance(v, Variable) else self.types[v])
+            placed = layout.place(slot._present(), v if isinstance(v, Variable) else self.types[v])
+            slot._leave(placed)
         self.layout = layout
 
     # ---- the engine's
@@ -197,6 +207,33 @@ class Cells:
                 self._restore(list(self.shared.values()))
             for variable in variables:
                 self._restore([cells[variable] for cells in self.slots.values() if variable in cells])
+        if self.packing and self.layout.mesh is None:
+            outside_of_traces(lambda: self._pack(variables, marks))
+
+    def _pack(self, variables: Sequence[Any], marks: Marks) -> None:
+        """Gives small variables and their slots places in buffers, in one order.
+
+        Variables that have a ref keep it, as compiled functions know them by it.
+        """
+        groups: dict[Any, list[tuple[Variable, list[Variable]]]] = {}
+        for v, mark in zip(variables, marks, strict=True):
+            slots = [c for cells in self.slots.values() if (c := cells.get(v)) is not None]
+            if (
+                self.engine.joins(mark)
+                and may_share(v, self.packing)
+                and all(may_share(slot, self.packing) and slot.shape == v.shape for slot in slots)
+            ):
+                alike = [(x.dtype, x._storage().sharding) for x in (v, *slots)]
+                names = [name for name, cells in self.slots.items() if v in cells]
+                groups.setdefault((v._buffer, mark, *alike, *names), []).append((v, slots))
+        for (buffer, *_), members in groups.items():
+            if len(members) < FEWEST:
+                continue
+            if buffer is None:
+                Buffer.of([v for v, _ in members], "parameters")
+            members.sort(key=lambda member: member[0]._place)
+            for slots in zip(*(slots for _, slots in members), strict=True):
+                Buffer.of(slots, slots[0].name.rsplit("/", 1)[-1])
 
     def _restore(self, cells: Sequence[Variable]) -> None:
         """Fills new cells, those of one variable or of none, from state that was loaded before."""
@@ -283,6 +320,7 @@ class Cells:
         if not self.made:
             return
         fresh = Cells(self.engine, self.spelling, self.naming, self.mark)
+        fresh.packing = 0
         source = [v if isinstance(v, Variable) else self.types[v] for v in self.variables]
         fresh.add(self.variables, source, hypers, Variable(0, trainable=False, name="iterations"))
         cells, values = (jax.tree.leaves(c.of(self.variables)) for c in (self, fresh))
@@ -345,6 +383,8 @@ def present_value(variable: Any) -> Array:
         return jnp.zeros(variable.shape, variable.dtype)
     if not isinstance(variable, Variable):
         return variable
-    if variable._ref is None and (not tracing() or is_tracer(variable._array)):
+    if not tracing() and not variable._in_ref():
+        return variable._present()
+    if variable._buffer is None and variable._ref is None and is_tracer(variable._array):
         return variable._array
     return variable._read()

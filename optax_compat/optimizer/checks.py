@@ -28,6 +28,15 @@ def require(ok: bool, requirement: str, name: str, value: Any, remedy: str) -> N
         raise ValueError(f"{requirement}. Received: {name}={value}. {remedy}.")
 
 
+def whole_number(name: str, value: Any) -> int:
+    """A number of things; TypeError if it is no int, ValueError if it is less than 1."""
+    if isinstance(value, bool) or not isinstance(value, int | np.integer):
+        raise TypeError(f"{name} must be an int. Received: {name}={short(value)}. Pass 2, say.")
+    if value < 1:
+        raise ValueError(f"{name} must be at least 1. Received: {name}={value}. Pass 1 or more.")
+    return int(value)
+
+
 def pairs_of(grads_and_vars: Any) -> list[tuple[Any, Any]]:
     """The pairs of any iterable, one-shot iterators included."""
     try:
@@ -57,6 +66,19 @@ def no_gradients(names: Sequence[str], received: str = "None for each") -> Value
     )
 
 
+_concrete: set[type] = set()
+
+
+def fits(g: Any, variable: Any) -> bool:
+    """Whether a gradient is, at a glance, a present array of its variable's real dtype and shape."""
+    if type(g) not in _concrete or g.is_deleted():
+        return False
+    storage = variable._storage()
+    if g.shape != storage.shape or g.dtype != storage.dtype or g.dtype.kind != "f":
+        return False
+    return type(storage) not in _concrete or not storage.is_deleted()
+
+
 def checked_gradient(g: Any, variable: Any, supports_complex: bool, what: str) -> Any:
     """The gradient as an array that fits its variable (a `Variable`, or a named leaf).
 
@@ -72,6 +94,7 @@ def checked_gradient(g: Any, variable: Any, supports_complex: bool, what: str) -
         _check_alive(g, name)
     else:
         check_present(g, name)
+        _concrete.add(type(g))
     storage = variable._storage()
     if isinstance(storage, jax.Array) and not is_tracer(storage) and storage.is_deleted():
         raise RuntimeError(

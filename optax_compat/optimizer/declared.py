@@ -11,7 +11,7 @@ from jax.typing import ArrayLike
 
 from optax_compat.gradients import Watch, flatten_variables
 from optax_compat.optimizer.attributes import Hyper, InjectedRate
-from optax_compat.optimizer.cells import Cells
+from optax_compat.optimizer.cells import SMALL, Cells
 from optax_compat.optimizer.checks import (
     check_dtypes,
     leaves_of,
@@ -20,7 +20,7 @@ from optax_compat.optimizer.checks import (
 from optax_compat.optimizer.engine import Engine, Mark, RuleEngine
 from optax_compat.optimizer.hyper import HyperLike, Settings, setting
 from optax_compat.optimizer.layout import Layout
-from optax_compat.optimizer.plan import Plan
+from optax_compat.optimizer.plans import Plans
 from optax_compat.optimizer.report import StepWatch
 from optax_compat.optimizer.selection import Selection, Selector, unchecked, warn_of_unused
 from optax_compat.optimizer.storage import Storage, StoringEngine
@@ -50,6 +50,7 @@ class Declared:
 
     _given: dict[str, Any]
     _storage = Storage()
+    _packing = SMALL
     _step_watch: StepWatch | None = None
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
@@ -99,8 +100,8 @@ class Declared:
         layout = self._cells.layout if "_cells" in self.__dict__ else Layout()
         self._cells = self._make_cells()
         self._cells.engine = self._storing_engine
-        self._cells.layout = layout
-        self._plans: dict[Any, Plan] = {}
+        self._cells.layout, self._cells.packing = layout, self._packing
+        self._plans = Plans()
         self._adopted: dict[int, Variable] = {}
         self._watch = Watch()
 

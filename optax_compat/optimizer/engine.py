@@ -15,13 +15,24 @@ from typing import Any, Literal, Protocol, TypeAlias
 import jax
 import jax.numpy as jnp
 
+from optax_compat.combine.basic import apply_updates
 from optax_compat.combine.common import with_extra_args
 from optax_compat.optimizer.hyper import evaluate
+from optax_compat.optimizer.lanes import Arrangement, Place, joined
 from optax_compat.optimizer.report import WRITTEN, observed
+from optax_compat.ordering import late_last
 from optax_compat.rules.rule import Hypers, Rule
-from optax_compat.sparse import IndexedSlices, add_rows, put_rows
+from optax_compat.sparse import IndexedSlices, add_rows, is_sparse, put_rows
 from optax_compat.transform import Rows, run_rule
-from optax_compat.types import Array, GradientTransformation, OptState, PerVariable, Schedule, next_count
+from optax_compat.types import (
+    Array,
+    GradientTransformation,
+    OptState,
+    PerVariable,
+    PyTree,
+    Schedule,
+    next_count,
+)
 from optax_compat.variable import Variable
 
 
@@ -58,6 +69,20 @@ class Engine(Protocol):
         """The names of the slots in the order of their making, where there is one."""
         ...
 
+    @property
+    def late(self) -> tuple[str, ...]:
+        """The slots that are written after the parameters, see `Rule.late`."""
+        ...
+
+    def joins(self, mark: Mark) -> bool:
+        """Whether the entries of parameters so marked are updated each by itself, whatever array it is in."""
+        ...
+
+    @property
+    def masks(self) -> bool:
+        """Whether a gradient of zeros is no gradient, if its parameter and slots are put back afterwards."""
+        ...
+
     def init(self, params: PerVariable, h: Hypers, marks: Marks) -> OptState:
         """The state for `params`; wherever it mirrors them it holds a `PerVariable`."""
         ...
@@ -88,6 +113,20 @@ class RuleEngine:
     def slot_names(self) -> tuple[str, ...]:
         """See `Engine`."""
         return tuple(dict.fromkeys(name for rule in self.rules for name in rule.slot_names))
+
+    @property
+    def late(self) -> tuple[str, ...]:
+        """See `Engine`."""
+        return tuple(dict.fromkeys(name for rule in self.rules for name in rule.late))
+
+    @property
+    def masks(self) -> bool:
+        """See `Engine`; what rules share goes on only with a gradient for one of theirs."""
+        return len(self.rules) == 1
+
+    def joins(self, mark: Mark) -> bool:
+        """See `Engine`."""
+        return bool(self.rules) and self.rules[mark.rule].elementwise
 
     def init(self, params: PerVariable, h: Hypers, marks: Marks) -> OptState:
         """See `Engine`; a slot that a variable's rule does not have is None."""
@@ -162,6 +201,12 @@ class TransformEngine:
 
     tx: GradientTransformation
     slot_names: tuple[str, ...] = ()
+    late: tuple[str, ...] = ()
+    masks: bool = False
+
+    def joins(self, mark: Mark) -> bool:
+        """See `Engine`; a transformation does not say."""
+        return False
 
     def init(self, params: PerVariable, h: Hypers, marks: Marks) -> OptState:
         """See `Engine`."""
@@ -171,13 +216,18 @@ class TransformEngine:
         self, grads: PerVariable, state: OptState, params: PerVariable, h: Hypers, count: Any, marks: Marks
     ) -> tuple[PerVariable, OptState]:
         """See `Engine`."""
+        updates, state = self.updates(grads, state, params, h, marks)
+        return apply_updates(params, updates), state
+
+    def updates(
+        self, grads: PerVariable, state: OptState, params: PerVariable, h: Hypers, marks: Marks
+    ) -> tuple[PerVariable, OptState]:
+        """What the transformation adds to the parameters, and its new state."""
         updates, state = with_extra_args(self.tx)(grads, state, params)
-        updates = [
+        return PerVariable(
             u if u is None else functools.reduce(lambda u, rate: u * h[rate].astype(u.dtype), mark.rates, u)
             for u, mark in zip(updates, marks, strict=True)
-        ]
-        new = [w if u is None else _moved(w, u) for w, u in zip(params, updates, strict=True)]
-        return PerVariable(new), state
+        ), state
 
     def rewind(self, state: OptState, h: Hypers, count: Any) -> OptState:
         """Every integer scalar called `count` is set."""
@@ -192,16 +242,15 @@ class TransformEngine:
 
 @dataclass(frozen=True)
 class HyperSource:
-    """Where a program finds one hyperparameter: a cell, an operand, or the number of updates.
+    """Where a program finds one hyperparameter: in a cell, or an operand, or it is the number of updates.
 
-    `override`: the cells of a flag and of the number that takes its place where the flag is set.
+    `override`: the places of a flag and of the number that stands in where the flag is set.
     """
 
     name: str
     schedule: Schedule | None
-    kind: Literal["cell", "operand", "count"]
-    index: int = 0
-    override: tuple[int, int] | None = None
+    source: Place | int | None
+    override: tuple[Place, Place] | None = None
 
 
 Cell = Literal["donated", "kept", "ref"]
@@ -211,68 +260,121 @@ Cell = Literal["donated", "kept", "ref"]
 class Program:
     """All that is static about one update.
 
-    The cells are, in order: the parameters (unless the caller holds them), the leaves of the
-    state, the number of updates, the global step and a report of the step if any; after these, variables that
-    are only read. `watched` are the places of the variables in that report.
-    `shardings` are those of the ones that are written, None where they are not laid out over a mesh.
+    The cells are, in order: what holds the parameters (unless the caller does) and the state, the number of
+    updates, the global step and a report of the step if any; after these, variables that are only read.
+
+    Attributes:
+      engine: the algorithm.
+      kinds: how each cell is passed.
+      layout: where parameters and state are in the cells.
+      n_stored: how many cells hold parameters and state.
+      hypers: where the hyperparameters are.
+      constraints: of each parameter.
+      marks: of each parameter.
+      has_global_step: whether there is one.
+      shardings: of the cells that are written, None where they are not laid out over a mesh.
+      watched: the places of the parameters in the report.
+      masked: the last operand says which parameters have gradients; zeros stand for the others.
     """
 
     engine: Engine
-    layout: Any
-    cells: tuple[Cell, ...]
+    kinds: tuple[Cell, ...]
+    layout: Arrangement
+    n_stored: int
     hypers: tuple[HyperSource, ...]
     constraints: tuple[Callable[[Array], Array] | None, ...]
     marks: tuple[Mark, ...]
-    n_state: int
     has_global_step: bool
-    params_are_cells: bool
     shardings: tuple[jax.sharding.NamedSharding | None, ...] = ()
     watched: tuple[int, ...] = ()
+    masked: bool = False
 
-    @property
-    def n_written(self) -> int:
-        """How many of the cells an update writes."""
-        n_params = len(self.constraints) if self.params_are_cells else 0
-        return n_params + self.n_state + 1 + self.has_global_step + (WRITTEN if self.watched else 0)
+    def _joins(self, i: int, g: Any) -> bool:
+        return (
+            not self.watched
+            and self.constraints[i] is None
+            and g is not None
+            and not is_sparse(g)
+            and self.engine.joins(self.marks[i])
+        )
 
     def run(
         self, cells: Sequence[Array], params: Sequence[Array], grads: Sequence[Any], operands: Sequence[Array]
     ) -> tuple[list[Array], list[Array]]:
         """One update on values: the cells' new values, and the caller's new parameters if it holds them."""
-        n = len(self.constraints)
-        old = list(cells[:n] if self.params_are_cells else params)
-        start = n if self.params_are_cells else 0
-        state = self.layout.unflatten(cells[start : start + self.n_state])
-        count = cells[start + self.n_state]
+        lanes = self.layout.lanes([self._joins(i, g) for i, g in enumerate(grads)], self.marks)
+        places = [self.layout.parameter(lane) for lane in lanes]
+        old = [params[lane[0]] if p is None else p.read(cells) for lane, p in zip(lanes, places, strict=True)]
+        grads = [joined([grads[i] for i in lane], w) for lane, w in zip(lanes, old, strict=True)]
+        constraints = [self.constraints[lane[0]] for lane in lanes]
+        marks = [self.marks[lane[0]] for lane in lanes]
+        state_places = self.layout.state(lanes)
+        state = jax.tree.map(lambda place: place.read(cells), state_places)
+        count = cells[self.n_stored]
         h = {}
-        for source in self.hypers:
-            values = {"cell": cells, "operand": operands, "count": [count]}[source.kind]
-            value = evaluate(source.schedule, values[source.index])
-            if source.override is not None:
-                flag, number = (cells[i] for i in source.override)
+        for hyper in self.hypers:
+            source = hyper.source
+            x = (
+                count
+                if source is None
+                else operands[source]
+                if isinstance(source, int)
+                else source.read(cells)
+            )
+            value = evaluate(hyper.schedule, x)
+            if hyper.override is not None:
+                flag, number = (place.read(cells) for place in hyper.override)
                 value = jnp.where(flag, number.astype(value.dtype), value)
-            h[source.name] = value
-        new, new_state = self.engine.update(PerVariable(grads), state, PerVariable(old), h, count, self.marks)
-        leaves, layout = jax.tree.flatten(new_state)
-        if layout != self.layout:
+            h[hyper.name] = value
+
+        def update(state: OptState) -> tuple[list[Array], OptState]:
+            new, new_state = self.engine.update(PerVariable(grads), state, PerVariable(old), h, count, marks)
+            return [
+                x if constraint is None else _constrain(constraint, x)
+                for x, constraint in zip(new, constraints, strict=True)
+            ], new_state
+
+        new, new_state = late_last(
+            update,
+            self.engine.late,
+            state,
+            lambda new: PerVariable(None if is_sparse(g) else x for x, g in zip(new, grads, strict=True)),
+        )
+        if (after := jax.tree.structure(new_state)) != (before := jax.tree.structure(state)):
             raise ValueError(
                 "A transformation's update must keep the structure of its state. "
-                f"Received: {layout} after {self.layout}. Make init and update agree."
+                f"Received: {after} after {before}. Make init and update agree."
             )
-        new = [
-            x if constraint is None else _constrain(constraint, x)
-            for x, constraint in zip(new, self.constraints, strict=True)
-        ]
-        leaves = [_like(leaf, x) for leaf, x in zip(leaves, cells[start : start + self.n_state], strict=True)]
-        end = start + self.n_state + 1 + self.has_global_step
-        counters = [next_count(c) for c in cells[start + self.n_state : end]]
+        if self.masked:
+            present = PerVariable(self.layout.spread(operands[-1], lane) for lane in lanes)
+            new, new_state = _where(present, (PerVariable(new), new_state), (PerVariable(old), state))
+        stored = list(cells[: self.n_stored])
+        for place, x in zip(places, new, strict=True):
+            if place is not None:
+                place.write(stored, x)
+        for place, x, before in zip(*map(jax.tree.leaves, (state_places, new_state, state)), strict=True):
+            place.write(stored, _like(x, before))
+        end = self.n_stored + 1 + self.has_global_step
+        counters = [next_count(c) for c in cells[self.n_stored : end]]
         if self.watched:
-            counters += observed(cells[end : self.n_written], self.watched, grads, old, new, count)
-        written = [*new, *leaves, *counters] if self.params_are_cells else [*leaves, *counters]
+            counters += observed(cells[end : end + WRITTEN], self.watched, grads, old, new, count)
+        written = [*stored, *counters]
         for i, sharding in enumerate(self.shardings):
             if sharding is not None:  # else XLA chooses
                 written[i] = jax.lax.with_sharding_constraint(written[i], sharding)
-        return written, [] if self.params_are_cells else new
+        return written, [x for place, x in zip(places, new, strict=True) if place is None]
+
+
+def _where(present: PerVariable, new: PyTree, old: PyTree) -> PyTree:
+    """What is new, but where a parameter has no gradient, what is old."""
+
+    def choose(x: Any, w: Any) -> Any:
+        if not isinstance(x, PerVariable):
+            return x
+        rows = zip(present, x, w, strict=True)
+        return PerVariable(jax.tree.map(functools.partial(jnp.where, here), a, b) for here, a, b in rows)
+
+    return jax.tree.map(choose, new, old, is_leaf=lambda x: isinstance(x, PerVariable))
 
 
 def _constrain(constraint: Callable[[Array], Array], x: Array) -> Array:
@@ -296,7 +398,7 @@ def _like(new: Any, old: Array) -> Array:
 
 
 @functools.lru_cache(maxsize=1024)
-def compiled(program: Program, donate: bool) -> Callable[..., Any]:
+def compiled(program: Program, donate: bool, donate_params: bool = False) -> Callable[..., Any]:
     """The program as `(donated, kept, refs, params, grads, operands) -> (donated, kept, params)`.
 
     The three lists of cells are what `split` makes. Refs are read and written in place.
@@ -311,18 +413,18 @@ def compiled(program: Program, donate: bool) -> Callable[..., Any]:
         operands: list[Array],
     ) -> tuple[list[Array], list[Array], list[Array]]:
         streams = {"donated": iter(donated), "kept": iter(kept), "ref": iter(refs)}
-        storage = [next(streams[kind]) for kind in program.cells]
-        values = [x[...] if kind == "ref" else x for x, kind in zip(storage, program.cells, strict=True)]
+        storage = [next(streams[kind]) for kind in program.kinds]
+        values = [x[...] if kind == "ref" else x for x, kind in zip(storage, program.kinds, strict=True)]
         new, new_params = program.run(values, params, grads, operands)
         out: dict[str, list[Array]] = {"donated": [], "kept": []}
-        for x, kind, ref in zip(new, program.cells, storage, strict=False):
+        for x, kind, ref in zip(new, program.kinds, storage, strict=False):
             if kind == "ref":
                 ref[...] = x
             else:
                 out[kind].append(x)
         return out["donated"], out["kept"], new_params
 
-    return jax.jit(step, donate_argnums=0 if donate else ())
+    return jax.jit(step, donate_argnums=(0, 3) if donate_params else 0 if donate else ())
 
 
 compiled_values = jax.jit(Program.run, static_argnums=0)
@@ -331,7 +433,7 @@ compiled_values = jax.jit(Program.run, static_argnums=0)
 
 def kind_of(variable: Variable, written: bool) -> Cell:
     """How a compiled program takes a variable's storage."""
-    if variable._ref is not None:
+    if variable._in_ref():
         return "ref"
     # A scalar is cheaper to allocate than to donate.
-    return "donated" if written and variable._array.ndim else "kept"
+    return "donated" if written and variable.ndim else "kept"

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from optax_compat.tracing import is_tracer
 from optax_compat.types import Array
@@ -36,10 +36,12 @@ class Layout:
         """Puts variables on the mesh, if there is one.
 
         Raises:
-          ValueError: one that a compiled function uses on other devices.
+          ValueError: one that a compiled function uses on other devices, or on a mesh with explicit axes.
         """
         for v in variables:
             home = self.home(v)
+            if self.mesh is not None and home is not None:
+                check_automatic(home.mesh, f"variable {v.name!r}" if isinstance(v, Variable) else "a leaf")
             if (
                 not isinstance(v, Variable)
                 or home is None
@@ -47,12 +49,12 @@ class Layout:
                 or is_tracer(v._storage())
             ):
                 continue
-            if v._ref is not None:
+            if v._in_ref():
                 raise ValueError(
                     "Variables whose slots are split live on the devices of the mesh. Received: variable "
                     f"{v.name!r}, which a compiled function uses elsewhere. Call build([...]) before."
                 )
-            v._array = jax.device_put(v._array, home)
+            v._move(home)
             mark_changed()
 
     def place(self, slot: Array, variable: Any) -> Array:
@@ -70,6 +72,26 @@ class Layout:
         return jax.device_put(slot, NamedSharding(home.mesh, PartitionSpec(*spec)))
 
 
+def check_automatic(mesh: Any, where: str) -> None:
+    """Raises ValueError if a mesh has explicit axes, along which an update would lay variables out anew."""
+    if AxisType.Explicit in mesh.axis_types:
+        raise ValueError(
+            "Slots are split over a mesh whose axes are automatic. "
+            f"Received: {where} on one with axis_types={mesh.axis_types}. "
+            'Use jax.sharding.Mesh(np.array(jax.devices()), ("data",)), say.'
+        )
+
+
+def axis_of(mesh: Mesh, axis: str | None, what: str) -> str:
+    """The axis of a mesh, which must be named unless it is its only one; ValueError if there is none such."""
+    names = mesh.axis_names
+    if axis is None and len(names) == 1:
+        return names[0]
+    if axis is None or axis not in names:
+        raise ValueError(f"{what} an axis of the mesh, {names}. Received: axis={axis!r}. Name one.")
+    return axis
+
+
 def _names(spec: Iterable[Any]) -> set[str]:
     return {name for entry in spec for name in (entry if isinstance(entry, tuple) else (entry,)) if name}
 
@@ -80,7 +102,7 @@ def sharding_to_keep(x: Variable) -> NamedSharding | None:
     Along explicit axes the layout is part of an array's type, and results follow their arguments.
     """
     sharding = sharding_of(x) if x.ndim else None
-    if sharding is None or jax.sharding.AxisType.Explicit in sharding.mesh.axis_types:
+    if sharding is None or AxisType.Explicit in sharding.mesh.axis_types:
         return None
     return sharding
 

@@ -9,16 +9,13 @@ from typing import Any, ClassVar
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh
 
 from optax_compat.gradients import Loss
-from optax_compat.optimizer.attributes import Hyper
+from optax_compat.optimizer.around import Around
 from optax_compat.optimizer.base import Optimizer
 from optax_compat.optimizer.cells import fit
-from optax_compat.optimizer.checks import checked_step, flatten_like, leaves_of, pairs_of
-from optax_compat.optimizer.hyper import HyperLike
-from optax_compat.optimizer.report import WRITTEN, LastStep, observed
-from optax_compat.optimizer.selection import Selector
+from optax_compat.optimizer.checks import checked_step, flatten_like, leaves_of, pairs_of, short
+from optax_compat.optimizer.report import WRITTEN, observed
 from optax_compat.overlay import Overlay, commit
 from optax_compat.precision.loss_scale import LossScale, LossScaleState, unscaled, with_loss_scale
 from optax_compat.replicas import here as replicas
@@ -31,12 +28,13 @@ NAMES = LossScaleState("current_loss_scale", "good_steps", "bad_steps", "skipped
 """What the cells of a scale are called in saved state."""
 
 
-@functools.partial(jax.jit, static_argnums=(0, 3))
-def _step(
-    machine: LossScale, state: LossScaleState, grads: list[Any], divide: bool
-) -> tuple[Array, list[Any], LossScaleState]:
+@functools.partial(jax.jit, static_argnums=0)
+def _step(machine: LossScale, state: LossScaleState, grads: list[Any]) -> tuple[Array, LossScaleState]:
     finite = machine.finite(grads)
-    return finite, unscaled(grads, state.scale) if divide else grads, machine.after(state, finite)
+    return finite, machine.after(state, finite)
+
+
+_unscaled = jax.jit(unscaled)
 
 
 class LiveLossScale:
@@ -74,9 +72,9 @@ class LiveLossScale:
         for v, x in zip(self.variables(), state[:-1], strict=True):
             (v.assign if overlaid() else v._write)(x)  # of the cell's own dtype, by construction
 
-    def examine(self, grads: list[Any], divide: bool = False) -> tuple[Array, list[Any], LossScaleState]:
-        """Whether gradients are finite; these, divided by the scale if wished; the state after this step."""
-        return _step(self.machine, self.state(), grads, divide)
+    def examine(self, grads: list[Any]) -> tuple[Array, LossScaleState]:
+        """Whether gradients are finite; the state after this step."""
+        return _step(self.machine, self.state(), grads)
 
 
 @contextmanager
@@ -90,22 +88,7 @@ def summed_already() -> Iterator[None]:
         replicas.replicas, replicas.in_scope = kept
 
 
-class Inner(Hyper):
-    """An attribute that is the inner optimizer's."""
-
-    def __init__(self) -> None:
-        super().__init__("")
-
-    def get(self, optimizer: Any) -> Any:
-        """The inner optimizer's."""
-        return getattr(optimizer._inner, self.attribute)
-
-    def set(self, optimizer: Any, value: Any) -> None:
-        """Sets the inner optimizer's."""
-        setattr(optimizer._inner, self.attribute, value)
-
-
-class LossScaling(Optimizer):
+class LossScaling(Around):
     """An optimizer around another that scales losses, and skips steps whose gradients are not finite.
 
     A skipped step changes nothing of the variables and of the inner optimizer, bit for bit: slots, averages,
@@ -121,13 +104,22 @@ class LossScaling(Optimizer):
     """The inner optimizer's count of updates rises by a step that is skipped, too."""
 
     def _wrap(self, inner: Optimizer, scale: LiveLossScale) -> None:
-        self._inner = inner
+        if isinstance(inner, Around):
+            raise TypeError(
+                "A loss scale goes around an optimizer, one around each, inside of TowerOptimizer and "
+                f"SyncReplicasOptimizer. Received: {short(inner)}. "
+                "Put the loss scale around the optimizer inside."
+            )
+        self._inside = inner
         self._loss_scale = scale
+
+    def _inner(self) -> Optimizer:
+        return self._inside
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):  # also while a copy is made, without its attributes
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        return getattr(self._inner, name)
+        return getattr(self._inner(), name)
 
     # ---- the scale
 
@@ -164,7 +156,7 @@ class LossScaling(Optimizer):
             given = given.value if isinstance(given, Variable) else given
             return jnp.asarray(given, value.dtype) * scale.astype(value.dtype)
 
-        value, pairs = self._inner.value_and_gradients(loss, var_list, cotangent)
+        value, pairs = self._inner().value_and_gradients(loss, var_list, cotangent)
         if not self.takes_scaled:
             grads = unscaled([g for g, _ in pairs], scale)
             pairs = [(g, v) for g, (_, v) in zip(grads, pairs, strict=True)]
@@ -178,22 +170,23 @@ class LossScaling(Optimizer):
         *,
         params: Any = None,
         skip_gradients_aggregation: bool = False,
+        donate: bool = False,
     ) -> Any:
         """One step, an update or none; see `optax_compat.Optimizer.apply_gradients`."""
         if skip_gradients_aggregation:
             with summed_already():
-                return self.apply_gradients(grads_and_vars, global_step, name, params=params)
-        checked_step(global_step, self._inner._adopt)
-        apply = functools.partial(self._inner.apply_gradients, global_step=global_step)
+                return self.apply_gradients(grads_and_vars, global_step, name, params=params, donate=donate)
+        checked_step(global_step, self._inner()._adopt)
+        apply = functools.partial(self._inner().apply_gradients, global_step=global_step)
         if params is None:
-            pairs = [(g, self._inner._adopt(v)) for g, v in pairs_of(grads_and_vars)]
+            pairs = [(g, self._inner()._adopt(v)) for g, v in pairs_of(grads_and_vars)]
             self._guarded(pairs, apply)
             return self._applied()
         leaves, treedef = leaves_of(params)
         pairs = list(zip(flatten_like(treedef, leaves, grads_and_vars), leaves, strict=True))
 
         def apply_to_leaves(pairs: Sequence[tuple[Any, Any]]) -> Any:
-            return apply(treedef.unflatten([g for g, _ in pairs]), params=params)
+            return apply(treedef.unflatten([g for g, _ in pairs]), params=params, donate=donate)
 
         return self._guarded(pairs, apply_to_leaves, treedef.unflatten([leaf.array for leaf in leaves]))
 
@@ -205,7 +198,7 @@ class LossScaling(Optimizer):
         self, pairs: Sequence[tuple[Any, Any]], apply: Callable[[list[Any]], Any], otherwise: Any = None
     ) -> Any:
         """`apply(pairs)` if all gradients are finite, else `otherwise`; then the scale changes."""
-        inner = self._inner
+        inner = self._inner()
         pairs = [(g if g is None else inner._checked_gradient(g, v), v) for g, v in pairs]
         grads = summed_over_replicas(inner, [g for g, _ in pairs if g is not None])
         with summed_already():
@@ -218,35 +211,39 @@ class LossScaling(Optimizer):
         apply: Callable[[list[Any]], Any],
         otherwise: Any,
     ) -> Any:
-        finite, grads, after = self._loss_scale.examine(grads, self.takes_scaled)
-        rest = iter(grads)
-        pairs = [(g if g is None else next(rest), v) for g, v in pairs]
+        finite, after = self._loss_scale.examine(grads)
+        scale = self._loss_scale()
+
+        def given() -> list[tuple[Any, Any]]:
+            rest = iter(_unscaled(grads, scale) if self.takes_scaled else grads)
+            return [(g if g is None else next(rest), v) for g, v in pairs]
+
         if not self._loss_scale.machine.checks or (not is_tracer(finite) and finite):
-            result = apply(pairs)
+            result = apply(given())
         elif is_tracer(finite):
             written: list[Variable] = []
 
             def update() -> tuple[Any, list[Array]]:
                 overlay = Overlay()
-                result = overlay.run(lambda: apply(pairs))
+                result = overlay.run(lambda: apply(given()))
                 written[:] = overlay.written
                 return None if otherwise is None else result, overlay.writes()
 
             jax.eval_shape(update)  # which tells what it writes
-            skipped = self._when_skipped(pairs)
+            skipped = self._when_skipped(given())
             kept = [skipped.get(v, v.value) for v in written]
             result, values = jax.lax.cond(finite, update, lambda: (otherwise, kept))
             commit(written, values)
         else:
             result = otherwise
-            for v, x in self._when_skipped(pairs).items():
+            for v, x in self._when_skipped(given()).items():
                 v.assign(x)
         self._loss_scale.assign(after)
         return result
 
     def _when_skipped(self, pairs: Sequence[tuple[Any, Any]]) -> dict[Variable, Any]:
         """What a step that is skipped writes, by the inner optimizer's cells: its report, if it keeps one."""
-        inner = self._inner
+        inner = self._inner()
         values = {}
         if self.counts_skipped:
             values[inner._iterations] = next_count(inner._iterations.value)
@@ -260,76 +257,15 @@ class LossScaling(Optimizer):
             values |= dict(zip(watch.cells, [*new, inner._rate_or_nan()], strict=True))
         return values
 
-    # ---- the inner optimizer's
-
-    learning_rate: Any = Inner()
-
-    @property
-    def iterations(self) -> Any:
-        """The inner optimizer's updates so far; settable."""
-        return self._inner.iterations
-
-    @iterations.setter
-    def iterations(self, value: Any) -> None:
-        self._inner.iterations = value
-
-    @property
-    def next_learning_rate(self) -> Array:
-        """The rate that the next update will use."""
-        return self._inner.next_learning_rate
-
-    def set_variable_options(
-        self,
-        selector: Selector,
-        *,
-        learning_rate_multiplier: HyperLike | None = None,
-        trainable: bool | None = None,
-    ) -> None:
-        """See `Optimizer`."""
-        self._inner.set_variable_options(
-            selector, learning_rate_multiplier=learning_rate_multiplier, trainable=trainable
-        )
-
-    def shard_slots(self, mesh: Mesh, axis: str | None = None) -> None:
-        """See `Optimizer`; of the inner optimizer."""
-        self._inner.shard_slots(mesh, axis)
-
-    def set_precision(self, **kwargs: Any) -> None:
-        """See `Optimizer`; of the inner optimizer."""
-        self._inner.set_precision(**kwargs)
-
-    def watch_steps(self, watch: bool = True) -> None:
-        """See `Optimizer`; of the inner optimizer, and of steps that are skipped."""
-        self._inner.watch_steps(watch)
-
-    @property
-    def last_step(self) -> LastStep:
-        """See `Optimizer`."""
-        return self._inner.last_step
-
-    def build(self, var_list: Any) -> None:
-        """Makes the inner optimizer's slots."""
-        self._inner.build(var_list)
-
-    def get_name(self) -> str:
-        """The inner optimizer's name."""
-        return self._inner.get_name()
-
-    def get_slot(self, var: Any, name: str) -> Any:
-        """The inner optimizer's slot."""
-        return self._inner.get_slot(var, name)
-
-    def get_slot_names(self) -> list[str]:
-        """The names of the inner optimizer's slots."""
-        return self._inner.get_slot_names()
+    # ---- the state, with the scale's
 
     def variables(self) -> Any:
         """The inner optimizer's state, then the scale and its counters."""
-        return [*self._inner.variables(), *self._loss_scale.variables()]
+        return [*self._inner().variables(), *self._loss_scale.variables()]
 
     def state_dict(self) -> dict[str, np.ndarray]:
         """The inner optimizer's state with the scale and its counters, by name."""
-        return self._inner.state_dict() | {v.name: v.numpy() for v in self._loss_scale.variables()}
+        return self._inner().state_dict() | {v.name: v.numpy() for v in self._loss_scale.variables()}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """See `Optimizer`."""
@@ -341,19 +277,19 @@ class LossScaling(Optimizer):
                 "Load the state of an optimizer with a loss scale."
             )
         arrays = fit(state_dict, cells)
-        self._inner.load_state_dict({name: x for name, x in state_dict.items() if name not in cells})
+        self._inner().load_state_dict({name: x for name, x in state_dict.items() if name not in cells})
         for name, cell in cells.items():
             cell.assign(arrays[name])
 
     def reset(self) -> None:
         """Returns the inner optimizer, the scale and its counters to what they were in the beginning."""
-        self._inner.reset()
+        self._inner().reset()
         self._loss_scale.assign(self._loss_scale.machine.init())
 
     # ---- the same optimizer as a pair of pure functions
 
     def _pure(self) -> GradientTransformation:
-        inner = GradientTransformation(self._inner.init, self._inner.update)
+        inner = GradientTransformation(self._inner().init, self._inner().update)
 
         def skip(state: Any) -> Any:
             return dataclasses.replace(state, count=next_count(state.count)) if self.counts_skipped else state

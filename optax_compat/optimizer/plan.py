@@ -1,28 +1,52 @@
 """How one set of variables is updated: which cells, in which order, by which compiled program."""
 
-from collections.abc import Sequence
-from dataclasses import replace
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
+from optax_compat.buffer import Buffer
 from optax_compat.optimizer.cells import Cells
 from optax_compat.optimizer.engine import Cell, HyperSource, Program, compiled, compiled_values, kind_of
 from optax_compat.optimizer.hyper import Settings, as_number
+from optax_compat.optimizer.lanes import Arrangement, Place
 from optax_compat.optimizer.layout import sharding_to_keep
 from optax_compat.optimizer.report import WRITTEN, StepWatch
 from optax_compat.overlay import isolated
 from optax_compat.sparse import is_sparse
 from optax_compat.tracing import is_tracer, outside_of_traces, tracing
-from optax_compat.types import Array
-from optax_compat.variable import Variable, changes, promote
+from optax_compat.types import Array, PerVariable
+from optax_compat.variable import Variable, changes, mark_changed, overlaid, promote
+
+
+class _Bound(NamedTuple):
+    """A program and what it is called on.
+
+    Attributes:
+      program: what is static.
+      cells: what holds the values, in the program's order.
+      n_written: how many of them it writes.
+      donated: those of them whose arrays are donated.
+      kept: those whose arrays are not.
+      refs: those that are refs.
+      operands: functions of no arguments that give hyperparameters.
+    """
+
+    program: Program
+    cells: list[Variable]
+    n_written: int
+    donated: list[Variable]
+    kept: list[Variable]
+    refs: list[Variable]
+    operands: list[Callable[[], Any]]
 
 
 class Plan:
     """The update of some variables (or, of leaves that the caller holds, by path), ready to be called.
 
-    It lists cells once; as long as none becomes a ref and no hyperparameter changes its kind, a call only
+    It lists cells once; as long as none changes its storage and no hyperparameter its kind, a call only
     gathers their arrays.
     """
 
@@ -33,89 +57,118 @@ class Plan:
         iterations: Variable,
         global_step: Variable | None,
         watch: StepWatch | None = None,
+        masked: bool = False,
     ) -> None:
-        leaves, self._layout = jax.tree.flatten(cells.of(variables))
-        params = [v for v in variables if isinstance(v, Variable)]
+        self._state = cells.of(variables)
+        self._params = variables
+        self._held = [v for v in variables if isinstance(v, Variable)]
         self._engine = cells.engine
-        self._written: list[Variable] = [*params, *leaves, iterations]
         self._has_global_step = global_step is not None
-        if global_step is not None:
-            self._written.append(global_step)
+        self._counters = [iterations] if global_step is None else [iterations, global_step]
         self._watched = () if watch is None else watch.places(variables)
         if watch is not None:
-            self._written += watch.cells[:WRITTEN]
-        self._n_state = len(leaves)
-        self._params_are_cells = bool(params)
-        self._params = variables
+            self._counters += watch.cells[:WRITTEN]
         self._marks = tuple(cells.mark(v, cells.types[v].shape) for v in variables)
+        self._masked = masked
+        self._zeros: dict[tuple[int, bool], Array] = {}
         self._seen: Any = None
+        self._seen_under: Any = None
 
-    def _refresh(self, settings: Settings) -> None:
-        """Makes the program anew if a cell has become a ref, or a hyperparameter another kind of thing."""
-        seen = (settings.version, changes())
-        if self._seen == seen:
-            return
-        cells = list(self._written)
-        where = {v: i for i, v in enumerate(cells)}
-        sources, self._operands = [], []
+    def _bind(self, settings: Settings, by_storage: bool) -> _Bound:
+        """The program on variables as they are, or on what holds their storage."""
+        cells: list[Variable] = []
+        where: dict[Variable, int] = {}
 
-        def place(v: Variable) -> int:
-            if v not in where:
-                where[v] = len(cells)
-                cells.append(v)
-            return where[v]
+        def place(v: Variable) -> Place:
+            home = v._home() if by_storage else v
+            if home not in where:
+                where[home] = len(cells)
+                cells.append(home)
+            shape = tuple(v.shape)
+            return Place(where[home], home.starts[v._place] if isinstance(home, Buffer) else None, shape)
 
+        params = tuple(place(v) if isinstance(v, Variable) else None for v in self._params)
+        entries, tree = jax.tree.flatten(self._state, is_leaf=lambda x: isinstance(x, PerVariable))
+        places: list[Any] = []
+        for entry in entries:
+            if isinstance(entry, PerVariable):
+                rows = [jax.tree.flatten(row) for row in entry]
+                places.append(tuple((structure, tuple(map(place, leaves))) for leaves, structure in rows))
+            else:
+                places.append(place(entry))
+        n_stored = len(cells)
+        for v in self._counters:
+            place(v)
+        n_written = len(cells)
+        hypers, operands = [], []
         for name, s in settings.by_rule_name().items():
             override = s.override and (place(s.override[0]), place(s.override[1]))
-            if s.source is None:
-                sources.append(HyperSource(name, s.schedule, "count", 0, override))
-            elif isinstance(s.source, Variable):
-                sources.append(HyperSource(name, s.schedule, "cell", place(s.source), override))
-            else:
-                sources.append(HyperSource(name, s.schedule, "operand", len(self._operands), override))
-                self._operands.append(s.source)
-        constraints = tuple(v.constraint if isinstance(v, Variable) else None for v in self._params)
-        kinds: tuple[Cell, ...] = tuple(kind_of(v, i < len(self._written)) for i, v in enumerate(cells))
+            source: Place | int | None = None
+            if isinstance(s.source, Variable):
+                source = place(s.source)
+            elif s.source is not None:
+                source = len(operands)
+                operands.append(s.source)
+            hypers.append(HyperSource(name, s.schedule, source, override))
+        kinds: tuple[Cell, ...] = tuple(kind_of(v, i < n_written) for i, v in enumerate(cells))
         by_kind: dict[str, list[Variable]] = {"donated": [], "kept": [], "ref": []}
         for v, kind in zip(cells, kinds, strict=True):
             by_kind[kind].append(v)
-        self._cells = cells
-        self._donated, self._kept, self._refs = by_kind["donated"], by_kind["kept"], by_kind["ref"]
-        shardings = tuple(map(sharding_to_keep, self._written))
-        self._program = Program(
+        shardings = tuple(map(sharding_to_keep, cells[:n_written]))
+        program = Program(
             engine=self._engine,
-            layout=self._layout,
-            cells=kinds,
-            hypers=tuple(sources),
-            constraints=constraints,
+            kinds=kinds,
+            layout=Arrangement(params, tree, tuple(places)),
+            n_stored=n_stored,
+            hypers=tuple(hypers),
+            constraints=tuple(v.constraint if isinstance(v, Variable) else None for v in self._params),
             marks=self._marks,
-            n_state=self._n_state,
             has_global_step=self._has_global_step,
-            params_are_cells=self._params_are_cells,
-            shardings=shardings if any(shardings) else (),
+            shardings=shardings if any(shardings) and not isolated() else (),
             watched=self._watched,
+            masked=self._masked,
         )
-        self._seen = seen
+        donated, kept, refs = by_kind["donated"], by_kind["kept"], by_kind["ref"]
+        return _Bound(program, cells, n_written, donated, kept, refs, operands)
 
-    def call(self, grads: Sequence[Any], leaves: Sequence[Array], settings: Settings) -> list[Array]:
-        """The update, compiled. Returns the caller's new leaves."""
-        self._refresh(settings)
-        operands = [as_number(source()) for source in self._operands]
+    def call(
+        self, grads: Sequence[Any], leaves: Sequence[Array], settings: Settings, donate_leaves: bool = False
+    ) -> list[Array]:
+        """The update, compiled. Returns the caller's new leaves; the old ones are gone if donated."""
         # A check for NaNs raises after the call, when donated arrays are gone.
         donate = not (jax.config.jax_debug_nans or jax.config.jax_debug_infs)  # pyright: ignore
-        donated, kept, new = compiled(self._program, donate)(
-            [v._owned() for v in self._donated],
-            [v._array for v in self._kept],
-            [v._ref for v in self._refs],
+        seen = (settings.version, changes(), donate, donate_leaves)
+        if self._seen != seen:
+            self._bound = self._bind(settings, by_storage=True)
+            self._compiled = compiled(self._bound.program, donate, donate and donate_leaves)
+            self._seen = seen
+        bound = self._bound
+        operands: list[Any] = [as_number(source()) for source in bound.operands]
+        if self._masked:
+            operands.append(np.array([g is not None for g in grads]))
+            committed = next((g.committed for g in grads if isinstance(g, jax.Array)), False)
+            grads = [self._zeros_for(i, committed) if g is None else g for i, g in enumerate(grads)]
+        donated, kept, new = self._compiled(
+            [v._owned() for v in bound.donated],
+            [v._array for v in bound.kept],
+            [v._ref for v in bound.refs],
             leaves,
             grads,
             operands,
         )
-        for v, x in zip(self._donated, donated, strict=True):
-            v._array = x
-        for v, x in zip(self._kept, kept, strict=False):  # after these come cells that are only read
+        for v, x in zip(bound.donated, donated, strict=True):
+            v._take(x)
+        for v, x in zip(bound.kept, kept, strict=False):  # after these come cells that are only read
             v._array = x
         return new
+
+    def _zeros_for(self, i: int, committed: bool) -> Array:
+        # Whether arrays are committed to their devices is part of what JAX compiles for.
+        if (i, committed) not in self._zeros:
+            v = self._held[i]
+            home = v._storage().sharding if committed else None
+            self._zeros[i, committed] = jax.device_put(np.zeros(v.shape, v.dtype), home)
+        return self._zeros[i, committed]
 
     def trace(self, grads: Sequence[Any], leaves: Sequence[Array], settings: Settings) -> list[Array]:
         """The update on what reads of the cells give: as part of what is traced, or under an overlay."""
@@ -123,19 +176,26 @@ class Plan:
         if tracing():
             settings.prepare_for_trace()
             if not isolated():
-                cells = [*self._written, *settings.variables()]
-                n = len(self._params) if self._params_are_cells else 0
-                join_devices(cells[:n], cells[n:])
-                promote(cells)
+                of_settings = settings.variables()
+                state = jax.tree.leaves(self._state)
+                join_devices(self._held, [*state, *self._counters, *of_settings])
+                promote([*self._held, *state, *self._counters, *of_settings])
             run = Program.run
-        self._refresh(settings)
-        operands = [as_number(source()) for source in self._operands]
-        cells = [v.value for v in self._cells]
-        program = replace(self._program, shardings=()) if isolated() else self._program
+        if overlaid():
+            seen = (settings.version, changes(), isolated())
+            if self._seen_under != seen:
+                self._bound_under, self._seen_under = self._bind(settings, by_storage=False), seen
+            bound = self._bound_under
+        else:
+            bound = self._bind(settings, by_storage=True)
         new_cells, new = run(
-            program, cells, leaves, [g if is_sparse(g) else jnp.asarray(g) for g in grads], operands
+            bound.program,
+            [v.value for v in bound.cells],
+            leaves,
+            [g if is_sparse(g) else jnp.asarray(g) for g in grads],
+            [as_number(source()) for source in bound.operands],
         )
-        for v, x in zip(self._written, new_cells, strict=True):
+        for v, x in zip(bound.cells[: bound.n_written], new_cells, strict=True):
             v.assign(x)
         return new
 
@@ -145,23 +205,25 @@ def join_devices(params: Sequence[Variable], others: Sequence[Variable]) -> None
 
     What is a ref already stays on its devices, and JAX runs no function on refs of different ones.
     """
-    large = (v._storage() for v in (*params, *others) if v.ndim)
+    homes = [list(dict.fromkeys(v._home() for v in variables)) for variables in (params, others)]
+    large = (v._storage() for variables in homes for v in variables if v.ndim)
     sharding = next((x.sharding for x in large if not is_tracer(x)), None)
     if sharding is None:
         return
     if isinstance(sharding, jax.sharding.NamedSharding):
         sharding = jax.sharding.NamedSharding(sharding.mesh, jax.sharding.PartitionSpec())
 
-    movable = (*others, *(v for v in params if not v.ndim))
+    movable = (*homes[1], *(v for v in homes[0] if not v.ndim))
     arrays = [v for v in movable if v._ref is None and not is_tracer(v._array)]
     elsewhere = [v for v in arrays if _lives_elsewhere(v._array, sharding)]
 
     def move() -> None:
         for v in elsewhere:
-            v._array = jax.device_put(v._array, sharding)
+            v._move(sharding)
 
     if elsewhere:
         outside_of_traces(move)
+        mark_changed()
 
 
 def _lives_elsewhere(x: Array, sharding: Any) -> bool:

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 
+from optax_compat.norms import sum_of_squares
 from optax_compat.precision.finite import all_finite
 from optax_compat.sparse import values_of
 from optax_compat.types import Array, compute_dtype
@@ -126,5 +127,5 @@ def _wide(x: Array) -> Array:
 
 
 def _norm(arrays: Sequence[Array]) -> Array:
-    squares = [jnp.sum(jnp.real(x * jnp.conj(x))).astype(jnp.float32) for x in arrays]
+    squares = [sum_of_squares(x).astype(jnp.float32) for x in arrays]
     return jnp.sqrt(sum(squares, start=jnp.zeros((), jnp.float32)))

@@ -142,6 +142,11 @@ class Selection:
         rates = [o.rate for o in self._options if o.rate is not None and o.holds_for(variable)]
         return rates[-1] if rates else None
 
+    @property
+    def freezes(self) -> bool:
+        """Whether any selector says of variables whether they keep their values."""
+        return any(option.trainable is not None for option in self._options)
+
     def is_frozen(self, variable: Variable | str) -> bool:
         """Whether a variable is to keep its value."""
         said = [o.trainable for o in self._options if o.trainable is not None and o.holds_for(variable)]

@@ -1,7 +1,7 @@
 """The state of an optimizer: slots, saving and restoring, configuration, copies."""
 
 import copy
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self
 
 import numpy as np
@@ -11,9 +11,12 @@ from optax_compat.optimizer.cells import fit
 from optax_compat.optimizer.checks import short
 from optax_compat.optimizer.config import decode, encode
 from optax_compat.optimizer.declared import Declared
-from optax_compat.optimizer.layout import Layout
+from optax_compat.optimizer.layout import Layout, axis_of, check_automatic
 from optax_compat.tracing import is_tracer
 from optax_compat.variable import Variable, is_ref
+
+OPTIONS = ("variable_options", "precision")
+"""Entries of a configuration that are no arguments of the constructor."""
 
 
 class Stateful(Declared):
@@ -35,19 +38,48 @@ class Stateful(Declared):
           axis: the axis of the mesh; not needed if it has one.
 
         Raises:
-          ValueError: no such axis; slots that a compiled function uses.
+          TypeError: no mesh.
+          ValueError: no such axis, or explicit axes; slots that a compiled function uses.
 
         Source: Rajbhandari et al. 2020 (arXiv:1910.02054).
         """
-        if axis is None and len(mesh.axis_names) == 1:
-            axis = mesh.axis_names[0]
-        if axis not in mesh.axis_names:
-            raise ValueError(
-                f"Slots are split over an axis of the mesh, {mesh.axis_names}. "
-                f"Received: axis={axis!r}. Name one."
+        if not isinstance(mesh, Mesh):
+            raise TypeError(
+                f"Slots are split over a mesh. Received: mesh={short(mesh)}. "
+                'Pass jax.sharding.Mesh(np.array(jax.devices()), ("data",)), say.'
             )
-        self._cells.put(Layout(mesh, axis))
+        check_automatic(mesh, "slots")
+        self._cells.put(Layout(mesh, axis_of(mesh, axis, "Slots are split over")))
         self._plans.clear()
+
+    def _to_undo(self) -> Callable[[], None]:
+        """What returns the optimizer to the cells that it has now."""
+        cells = self._cells.copy()
+
+        def undo() -> None:
+            self._cells = cells
+            self._plans.clear()
+
+        return undo
+
+    def set_packing(self, max_size: int) -> None:
+        """Says which variables share buffers with others, of those whose slots are made from now on.
+
+        Variables of at most `max_size` entries (16,384 at first) that have no `jax.Ref` yet, and their slots,
+        move into flat arrays when slots are made, where one kernel updates many of them. All else stays as it
+        is, results to the bit: only algorithms that treat each entry by itself do so. Reading one eagerly
+        takes some microseconds after each update, to cut it out. 0 switches it off.
+
+        Raises:
+          ValueError: a negative number, or no integer.
+        """
+        if not isinstance(max_size, int | np.integer) or isinstance(max_size, bool) or max_size < 0:
+            raise ValueError(
+                "Variables share buffers up to a number of entries. "
+                f"Received: max_size={short(max_size)}. Pass an integer, 0 for none."
+            )
+        self._packing = int(max_size)
+        self._cells.packing = self._packing
 
     def get_slot(self, var: Any, name: str) -> Variable | None:
         """The slot `name` of a variable (or of a leaf, by path), a live Variable; None if there is none."""
@@ -127,10 +159,8 @@ class Stateful(Declared):
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> Self:
         """An optimizer of this class from what `get_config` gave."""
-        config = dict(config)
-        options = config.pop("variable_options", ())
-        optimizer = cls(**{name: decode(x) for name, x in config.items()})
-        optimizer._take_options(options, decode)
+        optimizer = cls(**{name: decode(x) for name, x in config.items() if name not in OPTIONS})
+        optimizer._take_options(config, decode)
         return optimizer
 
     def _saved_options(self) -> dict[str, Any]:
@@ -155,9 +185,9 @@ class Stateful(Declared):
         """A rate as what JSON can hold."""
         return encode("learning_rate_multiplier", rate)
 
-    def _take_options(self, entries: Iterable[Mapping[str, Any]], decoded: Callable[[Any], Any]) -> None:
-        """Sets the options of such an entry."""
-        for entry in entries:
+    def _take_options(self, config: Mapping[str, Any], decoded: Callable[[Any], Any]) -> None:
+        """Sets the options that a configuration has."""
+        for entry in config.get("variable_options", ()):
             rate = decoded(entry.get("learning_rate_multiplier"))
             self.set_variable_options(**{**entry, "learning_rate_multiplier": rate})
 

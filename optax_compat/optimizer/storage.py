@@ -1,13 +1,18 @@
 """How a facade keeps slots and 16-bit variables: their dtype, float32 copies, rounding by chance."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
-from optax_compat.optimizer.engine import Engine, Marks
-from optax_compat.precision.storage import current, is_narrow, like, stochastic_round, widened
-from optax_compat.rules.rule import Hypers
+from optax_compat.optimizer.checks import short
+from optax_compat.optimizer.engine import Engine, Mark, Marks
+from optax_compat.precision.storage import current, is_narrow, like, rounded_by, widened, words_of
+from optax_compat.rules.rule import Hypers, after
+from optax_compat.sparse import is_leaf
 from optax_compat.types import Array, DType, OptState, PerVariable
 
 
@@ -26,6 +31,60 @@ class Storage:
     master_weights: bool = False
     seed: int | None = None
 
+    @classmethod
+    def of(cls, slot_dtype: Any, master_weights: Any, stochastic_rounding: Any) -> "Storage":
+        """From the arguments of `set_precision`, which see for what is raised."""
+        if not isinstance(master_weights, bool | np.bool_):
+            raise TypeError(
+                f"master_weights must be a bool. Received: master_weights={short(master_weights)}. "
+                "Pass True or False."
+            )
+        seed = stochastic_rounding
+        if seed is not None and (isinstance(seed, bool | np.bool_) or not isinstance(seed, int | np.integer)):
+            raise TypeError(
+                "stochastic_rounding must be an int, from which chance starts. "
+                f"Received: stochastic_rounding={short(seed)}. Pass 0, say."
+            )
+        if seed is not None and not -(2**63) <= seed < 2**63:
+            raise ValueError(
+                "A number from which chance starts must fit into 64 bits. "
+                f"Received: stochastic_rounding={seed}. Pass 0, say."
+            )
+        if master_weights and seed is not None:
+            raise ValueError(
+                "Variables with float32 copies need no rounding by chance. Received: master_weights=True, "
+                f"stochastic_rounding={seed}. Choose one."
+            )
+        return cls(_slot_dtype(slot_dtype), bool(master_weights), None if seed is None else int(seed))
+
+    @property
+    def has_narrow_slots(self) -> bool:
+        """Whether there may be slots of 16 bits."""
+        return not self.master_weights if self.slot_dtype is None else is_narrow(self.slot_dtype)
+
+    def arguments(self) -> dict[str, Any]:
+        """Those of `set_precision`, ready for JSON, without defaults."""
+        given = {
+            "slot_dtype": None if self.slot_dtype is None else str(self.slot_dtype),
+            "master_weights": self.master_weights or None,
+            "stochastic_rounding": self.seed,
+        }
+        return {name: x for name, x in given.items() if x is not None}
+
+
+def _slot_dtype(given: Any) -> np.dtype | None:
+    if given is None:
+        return None
+    try:
+        dtype = jnp.dtype(given)
+    except TypeError:
+        dtype = None
+    if dtype is None or not jnp.issubdtype(dtype, jnp.floating):
+        raise ValueError(
+            f"Slots must be of a float dtype. Received: slot_dtype={short(given)}. Pass jnp.float32, say."
+        )
+    return dtype
+
 
 @dataclass(frozen=True)
 class StoringEngine:
@@ -38,6 +97,20 @@ class StoringEngine:
     def slot_names(self) -> tuple[str, ...]:
         """See `Engine`."""
         return (*self.inner.slot_names, *(["master_weight"] if self.storage.master_weights else []))
+
+    @property
+    def late(self) -> tuple[str, ...]:
+        """See `Engine`."""
+        return self.inner.late
+
+    @property
+    def masks(self) -> bool:
+        """See `Engine`; chance goes by the places of variables."""
+        return self.storage.seed is None and self.inner.masks
+
+    def joins(self, mark: Mark) -> bool:
+        """See `Engine`; chance goes by the places of variables."""
+        return self.storage.seed is None and self.inner.joins(mark)
 
     def init(self, params: PerVariable, h: Hypers, marks: Marks) -> OptState:
         """See `Engine`."""
@@ -61,7 +134,7 @@ class StoringEngine:
         self, grads: PerVariable, state: OptState, params: PerVariable, h: Hypers, count: Array, marks: Marks
     ) -> tuple[PerVariable, OptState]:
         """See `Engine`."""
-        after = dict(state)
+        new_state = dict(state)
         old = PerVariable(map(widened, params))
         if self.storage.master_weights:
             old = PerVariable(
@@ -71,19 +144,29 @@ class StoringEngine:
             old = params
         given = PerVariable(map(widened, grads)) if old is not params else grads
         new, inner = self.inner.update(given, state["inner"], old, h, count, marks)
-        after["inner"] = like(inner, state["inner"])
+        new_state["inner"] = like(inner, state["inner"])
         if self.storage.master_weights:
-            after["master_weight"] = PerVariable(
+            new_state["master_weight"] = PerVariable(
                 None if m is None else x for m, x in zip(state["master_weight"], new, strict=True)
             )
         if self.storage.seed is None:
-            return PerVariable(x.astype(w.dtype) for x, w in zip(new, params, strict=True)), after
-        after["rounding_key"], now = jax.random.split(state["rounding_key"])
-        rounded = [
-            stochastic_round(jax.random.fold_in(now, i), x, w.dtype) if is_narrow(w.dtype) else x
-            for i, (x, w) in enumerate(zip(new, params, strict=True))
+            written = [x.astype(w.dtype) for x, w in zip(new, params, strict=True)]
+        else:
+            new_state["rounding_key"], now = jax.random.split(state["rounding_key"])
+            words = words_of(now, len(params))
+            written = [
+                rounded_by(words[i], x, w.dtype) if is_narrow(w.dtype) else x
+                for i, (x, w) in enumerate(zip(new, params, strict=True))
+            ]
+        whole = [not is_leaf(g) for g in grads]
+        # Looks as if it took the old variable, so that XLA does not compute it anew wherever it is used.
+        written = [
+            after(x, w) if all_of_it and is_narrow(w.dtype) else x
+            for x, w, all_of_it in zip(written, params, whole, strict=True)
         ]
-        return PerVariable(rounded), after
+        if self.storage.has_narrow_slots and not self.late:
+            new_state = _slots_last(new_state, written, whole)
+        return PerVariable(written), new_state
 
     def rewind(self, state: OptState, h: Hypers, count: Array) -> OptState:
         """See `Engine`."""
@@ -93,3 +176,21 @@ class StoringEngine:
 def _kind_of(w: Array, dtype: DType) -> DType:
     """A dtype for the slots of a parameter: `dtype` unless it is complex."""
     return w.dtype if jnp.issubdtype(w.dtype, jnp.complexfloating) else dtype
+
+
+def _slots_last(state: OptState, new: Sequence[Array], whole: Sequence[bool]) -> OptState:
+    """A state whose 16-bit slots are written after the new variables, where these change as a whole.
+
+    Variables are made of unrounded slots, which XLA computes again from the old ones; on the CPU it copies
+    these first unless it knows that they are overwritten later.
+    """
+
+    def last(slots: Any) -> Any:
+        if not isinstance(slots, PerVariable):
+            return slots
+        return PerVariable(
+            after(s, w) if all_of_it and s is not None and is_narrow(s.dtype) and s.shape == w.shape else s
+            for s, w, all_of_it in zip(slots, new, whole, strict=True)
+        )
+
+    return jax.tree.map(last, state, is_leaf=lambda x: isinstance(x, PerVariable))

@@ -1,50 +1,64 @@
 """Several optimizers at once: all of their updates, or none."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from optax_compat.gradients import Loss, flatten_variables
 from optax_compat.optimizer.base import Optimizer
-from optax_compat.optimizer.cells import Cells
-from optax_compat.optimizer.checks import (
-    checked_step,
-)
+from optax_compat.optimizer.checks import checked_step
 from optax_compat.overlay import Overlay, commit
-from optax_compat.types import (
-    Array,
-)
+from optax_compat.replicas import Keeper, here, keep
+from optax_compat.types import Array
 
 T = TypeVar("T")
 
 
 class Kept:
-    """Optimizers as they were before something that may fail."""
+    """Optimizers as they were before something that may fail.
 
-    def __init__(self, optimizers: Iterable[Optimizer] = ()) -> None:
-        self._cells: dict[Optimizer, Cells] = {}
-        for optimizer in optimizers:
-            self.keep(optimizer)
+    Attributes:
+      outer: what keeps them, too, for a failure after this.
+    """
+
+    def __init__(self, outer: Keeper | None) -> None:
+        self.outer = outer
+        self._undo: dict[Optimizer, Callable[[], None]] = {}
 
     def keep(self, optimizer: Optimizer) -> None:
-        """Keeps the cells that the optimizer has now, unless it was kept before."""
-        if optimizer not in self._cells:
-            self._cells[optimizer] = optimizer._cells.copy()
+        """Keeps the optimizer as it is now, unless it was kept before."""
+        if self.outer is not None:
+            self.outer.keep(optimizer)
+        if optimizer not in self._undo:
+            self._undo[optimizer] = optimizer._to_undo()
 
     def restore(self) -> None:
-        """Forgets the cells that were made since."""
-        for optimizer, cells in self._cells.items():
-            optimizer._cells = cells
-            optimizer._plans.clear()
+        """Returns the optimizers to what they were, the one that was kept last first."""
+        for undo in reversed(self._undo.values()):
+            undo()
+
+
+@contextmanager
+def undone_on_error() -> Iterator[None]:
+    """Within it optimizers that update are kept, and returned to what they were if it raises."""
+    outer = here.keeper
+    here.keeper = kept = Kept(outer)
+    try:
+        yield
+    except BaseException:
+        kept.restore()
+        raise
+    finally:
+        here.keeper = outer
 
 
 def all_or_nothing(optimizers: Sequence[Optimizer], fn: Callable[[], T]) -> T:
     """`fn()`, whose assignments take effect together; if it raises, nothing has changed, slots included."""
-    kept, overlay = Kept(optimizers), Overlay()
-    try:
+    overlay = Overlay()
+    with undone_on_error():
+        for optimizer in optimizers:
+            keep(optimizer)
         result = overlay.run(fn)
-    except Exception:
-        kept.restore()
-        raise
     commit(overlay.written, overlay.writes())
     return result
 

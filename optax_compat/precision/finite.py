@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from optax_compat.combine.common import map_present, with_extra_args
+from optax_compat.packing import per_leaf
 from optax_compat.sparse import IndexedSlices, is_leaf, is_sparse, map_values, values_of
 from optax_compat.types import (
     Array,
@@ -124,7 +125,7 @@ def zero_nans() -> GradientTransformation:
 
         return map_present(zeroed, updates), ZeroNansState(flags)
 
-    return GradientTransformation(init, update)
+    return per_leaf(GradientTransformation(init, update))
 
 
 def skip_not_finite(

@@ -1,6 +1,6 @@
 """Loss scales: one machine, of which each library's is a case, and what it guards."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from optax_compat.combine.common import EmptyState, map_present, with_extra_args
+from optax_compat.combine.common import EmptyState, known_number, map_present, with_extra_args
 from optax_compat.precision.finite import all_finite, guarded
 from optax_compat.sparse import map_values
 from optax_compat.types import (
@@ -26,6 +26,32 @@ from optax_compat.types import (
 
 T = TypeVar("T")
 LARGEST = np.iinfo(np.int32).max
+LEAST_FLOAT, LARGEST_FLOAT = (float(x) for x in (np.finfo(np.float32).tiny, np.finfo(np.float32).max))
+
+RULES: dict[str, tuple[Callable[[float], bool], str]] = {
+    "initial_scale": (lambda x: LEAST_FLOAT <= x <= LARGEST_FLOAT, "be positive and finite, in float32"),
+    "growth_interval": (lambda x: x >= 1 and x == x // 1, "be a whole number of at least 1"),
+    "growth_factor": (lambda x: 1 <= x <= LARGEST_FLOAT, "be at least 1 and finite"),
+    "backoff_factor": (lambda x: 0 < x <= 1, "be in (0, 1]"),
+    "backoff_interval": (lambda x: x >= 1 and x == x // 1, "be a whole number of at least 1"),
+    "min_scale": (lambda x: 0 <= x <= LARGEST_FLOAT, "be 0 or more and finite"),
+    "max_scale": (lambda x: x > 0, "be positive"),
+}
+"""What each number of a loss scale must be."""
+
+
+def _checked(number: str, given: Any, name: str) -> Any:
+    """A number of a loss scale as Python's, after `RULES`; `name` is what the user calls it."""
+    try:
+        x = None if isinstance(given, str) else known_number(given)
+    except (TypeError, ValueError, OverflowError):
+        x = None
+    is_right, requirement = RULES[number]
+    if x is None or not is_right(x):
+        raise (TypeError if x is None else ValueError)(
+            f"{name} must {requirement}. Received: {name}={given!r}. Leave it out, or pass another number."
+        )
+    return int(x) if number.endswith("interval") else x
 
 
 class LossScaleState(NamedTuple):
@@ -72,6 +98,37 @@ class LossScale:
     max_scale: float | None = None
     dynamic: bool = True
     checks: bool = True
+
+    @classmethod
+    def of(
+        cls, given: Mapping[str, Any], names: Mapping[str, str] | None = None, **flags: bool
+    ) -> "LossScale":
+        """A loss scale from what a user gave.
+
+        Args:
+          given: the numbers, of which None stay None.
+          names: what the user calls them, if otherwise.
+          **flags: `dynamic` and `checks`.
+
+        Raises:
+          TypeError: no number.
+          ValueError: one that makes no loss scale; a first scale that is not within its bounds.
+        """
+        names = names or {}
+        numbers = {
+            number: x if x is None else _checked(number, x, names.get(number, number))
+            for number, x in given.items()
+        }
+        scale = cls(**numbers, **flags)
+        least, most = scale.min_scale, scale.max_scale
+        if "min_scale" in given and not (least or 0.0) <= scale.initial_scale <= (
+            np.inf if most is None else most
+        ):
+            raise ValueError(
+                "A loss scale must start within its bounds. Received: "
+                f"initial_scale={scale.initial_scale}, min_scale={least}, max_scale={most}. Widen the bounds."
+            )
+        return scale
 
     def init(self) -> LossScaleState:
         """The state before the first step."""
@@ -235,28 +292,19 @@ def dynamic_loss_scale(
         2**16 overflow whenever the loss itself is float16.
 
     Raises:
+      TypeError: what is no number.
       ValueError: numbers that make no machine: a scale that is not positive, factors on the wrong side of 1.
 
     Source: Micikevicius et al. 2018 (arXiv:1710.03740); the defaults are those of TensorFlow and Keras.
     """
-    least, most = min_scale or 0.0, np.finfo(np.float32).max if max_scale is None else max_scale
-    if not initial_scale > 0 or not least <= initial_scale <= most:
-        raise ValueError(
-            "A loss scale must start above 0, between min_scale and max_scale. Received: "
-            f"initial_scale={initial_scale}, min_scale={min_scale}, max_scale={max_scale}. Pass 2.0**15, say."
-        )
-    if not (growth_interval >= 1 and growth_factor >= 1 and 0 < backoff_factor <= 1):
-        raise ValueError(
-            "A loss scale must grow by a factor of at least 1, after at least 1 step, and back off by one in "
-            f"(0, 1]. Received: growth_interval={growth_interval}, growth_factor={growth_factor}, "
-            f"backoff_factor={backoff_factor}. Leave them out for the defaults."
-        )
-    machine = LossScale(
-        initial_scale=initial_scale,
-        growth_interval=growth_interval,
-        growth_factor=growth_factor,
-        backoff_factor=backoff_factor,
-        min_scale=min_scale,
-        max_scale=max_scale,
+    machine = LossScale.of(
+        {
+            "initial_scale": initial_scale,
+            "growth_interval": growth_interval,
+            "growth_factor": growth_factor,
+            "backoff_factor": backoff_factor,
+            "min_scale": min_scale,
+            "max_scale": max_scale,
+        }
     )
     return with_loss_scale(inner, machine)

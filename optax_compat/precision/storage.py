@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from optax_compat.combine.common import map_present, with_extra_args
+from optax_compat.packing import per_leaf
 from optax_compat.sparse import IndexedSlices, add_rows, dense, is_leaf
 from optax_compat.types import (
     Array,
@@ -120,24 +121,74 @@ class StochasticState(NamedTuple):
     inner_state: OptState
 
 
+def _scrambled(x: Array) -> Array:
+    """A permutation of the 32-bit integers in which each bit of `x` flips each of the result by chance."""
+    x = (x ^ (x >> 16)) * jnp.uint32(0x7FEB352D)
+    x = (x ^ (x >> 15)) * jnp.uint32(0x846CA68B)
+    return x ^ (x >> 16)
+
+
+def _random_bits(words: Array, shape: tuple[int, ...]) -> Array:
+    """32 random bits for each entry of an array, made where they are used: no memory is moved for them.
+
+    A counter that is hashed twice, each time with a word of the key, so that they depend on the entry's place
+    alone, however the array is split over devices.
+    """
+    place = jnp.zeros(shape, jnp.uint32)
+    for axis, length in enumerate(shape):
+        place = place * jnp.uint32(length % 2**32) + jax.lax.broadcasted_iota(jnp.uint32, shape, axis)
+    return _scrambled(_scrambled(place ^ words[0]) + words[1])
+
+
+def _as_bits(x: Array) -> Array:
+    return jax.lax.bitcast_convert_type(x, jnp.uint32)
+
+
+def _as_floats(bits: Array) -> Array:
+    return jax.lax.bitcast_convert_type(bits, jnp.float32)
+
+
+def words_of(key: Array, n: int) -> Array:
+    """What `rounded_by` takes, for each of `n` arrays."""
+    return jax.random.bits(key, (n, 2), jnp.uint32)
+
+
+def rounded_by(words: Array, x: Array, dtype: DType) -> Array:
+    """`stochastic_round`, by two random 32-bit words in the place of a key."""
+    x = x.astype(jnp.float32)
+    # Cut off are 16 bits of a float32 for bfloat16, 13 for float16. As many random ones are added to them
+    # before, which carry with the right chance: a float's bits are in the order of its magnitude.
+    info = jnp.finfo(dtype)
+    cut = 23 - info.nmant
+    random = _random_bits(words, x.shape) >> (32 - cut)
+    cut_off = jnp.uint32(2**32 - 2**cut)
+    up = _as_floats((_as_bits(x) + random) & cut_off)
+    size = jnp.abs(x)
+    if info.minexp > jnp.finfo(jnp.float32).minexp:  # below its normal numbers float16 has even spaces
+        space = float(info.smallest_subnormal)
+        small = jnp.floor(size * (1 / space) + random.astype(jnp.float32) * 2.0**-cut) * space
+        up = jnp.where(size < float(info.tiny), jnp.copysign(small, x), up)
+    # NaN, infinity, and what is beyond the largest number
+    return jnp.where(size < float(info.max), up.astype(dtype), x.astype(dtype))
+
+
 def stochastic_round(key: Array, x: Array, dtype: DType) -> Array:
     """`x` in a 16-bit dtype, rounded up or down by chance so that its expectation is `x`.
 
     Entries that are representable, infinite or NaN stay what they are. What is beyond the largest finite
     number becomes that or infinity as by rounding to nearest.
 
+    Chance is a hash of the key and of the place of an entry in its array, the same however the array is
+    split over devices; good enough to round, not for cryptography or simulation.
+
     Args:
       key: a random key.
-      x: float32, of any shape.
+      x: float32, to which others are cast, of any shape.
       dtype: float16 or bfloat16.
+
+    Source of the hash: Wellons 2018, "Prospecting for Hash Functions" (`lowbias32`).
     """
-    # What a 16-bit float is too short for: 16 bits of a float32 for bfloat16, 13 for float16.
-    near = x.astype(dtype)
-    back = near.astype(jnp.float32)
-    other = jnp.nextafter(near, jnp.where(back < x, jnp.inf, -jnp.inf).astype(dtype))
-    gap = other.astype(jnp.float32) - back
-    chance = jnp.where((back == x) | ~jnp.isfinite(gap), 0, (x - back) / gap)
-    return jnp.where(jax.random.uniform(key, x.shape) < chance, other, near)
+    return rounded_by(words_of(key, 1)[0], x, dtype)
 
 
 def stochastic_rounding(tx: GradientTransformation, key: Array) -> GradientTransformation:
@@ -153,10 +204,12 @@ def stochastic_rounding(tx: GradientTransformation, key: Array) -> GradientTrans
       key: `jax.random.key(seed)` or `jax.random.PRNGKey(seed)`.
 
     Raises:
+      TypeError: no random key.
       ValueError: in `update`, if no parameters are passed.
 
     Source: Gupta et al. 2015 (arXiv:1502.02551).
     """
+    _check_key(key)
     inner_update = with_extra_args(tx)
 
     def init(params: Params) -> StochasticState:
@@ -172,17 +225,27 @@ def stochastic_rounding(tx: GradientTransformation, key: Array) -> GradientTrans
         new, inner_state = inner_update(given, state.inner_state, widened(params), **extra_args)
         inner_state = like(inner_state, state.inner_state)
         next_key, now = jax.random.split(state.key)
+        words = words_of(now, len(weights))
         out = []
         for i, (w, u) in enumerate(zip(weights, treedef.flatten_up_to(new), strict=True)):
             if u is None or not is_narrow(w.dtype):
                 out.append(u)
                 continue
             old = w.astype(jnp.float32)
-            target = stochastic_round(jax.random.fold_in(now, i), old + dense(u, w.shape), w.dtype)
+            target = rounded_by(words[i], old + dense(u, w.shape), w.dtype)
             out.append(jnp.where(target == w, -0.0, target.astype(jnp.float32) - old))
         return treedef.unflatten(out), StochasticState(next_key, inner_state)
 
-    return GradientTransformation(init, update)
+    return per_leaf(GradientTransformation(init, update))
+
+
+def _check_key(key: Any) -> None:
+    try:
+        jax.eval_shape(lambda key: jax.random.fold_in(key, 0), key)
+    except (TypeError, ValueError):
+        raise TypeError(
+            f"Chance starts from a random key. Received: key={key!r}. Pass jax.random.key(0), say."
+        ) from None
 
 
 def _require_params(params: Params | None, what: str) -> None:

@@ -1,10 +1,11 @@
 """Adadelta (Zeiler 2012, arXiv:1212.5701)."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import jax.numpy as jnp
 
-from optax_compat.rules.rule import Array, Rule, Scalars, Slots
+from optax_compat.rules.rule import Array, Rule, Scalars, Slots, after
 
 
 @dataclass(frozen=True)
@@ -19,12 +20,18 @@ class Adadelta(Rule):
         U <- rho U + (1 - rho) d^2
     """
 
+    late = ("e_x",)
+
     @property
     def slot_names(self) -> tuple[str, ...]:
         return ("e_g", "e_x")
 
     def update(self, g: Array, w: Array, s: Slots, c: Scalars) -> tuple[Array, Slots]:
         e_g = c.rho * s["e_g"] + (1 - c.rho) * g * g
-        d = jnp.sqrt(s["e_x"] + c.eps) / jnp.sqrt(e_g + c.eps) * g
+
+        def step(eps: Any) -> Array:
+            return jnp.sqrt(s["e_x"] + eps) / jnp.sqrt(e_g + eps) * g
+
+        d = step(after(c.eps, g))  # made twice, it costs less than kept
         e_x = c.rho * s["e_x"] + (1 - c.rho) * d * d
-        return -c.lr * d, {"e_g": e_g, "e_x": e_x}
+        return -c.lr * step(c.eps), {"e_g": e_g, "e_x": e_x}

@@ -8,7 +8,8 @@ import jax.core
 import jax.numpy as jnp
 from jax.sharding import NamedSharding, PartitionSpec
 
-from optax_compat.rules.rule import Array, Hypers, Rule, Scalars, Slots
+from optax_compat.norms import norm
+from optax_compat.rules.rule import Array, Hypers, Rule, Scalars, Slots, after
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,8 @@ class Adafactor(Rule):
 
     `v` is made anew from `r` and `c` at each update and kept because Keras keeps it. Below rank 2 `r` and `c`
     are unused int32 scalars, as there. Where a row and a column of a large parameter have been zero, `v`
-    is too small for float32: Keras then divides zero by zero; here the entry stays.
+    is too small for float32: Keras then divides zero by zero; here the entry stays, since nothing is divided
+    by less than the smallest normal number.
     """
 
     elementwise: ClassVar[bool] = False
@@ -54,26 +56,28 @@ class Adafactor(Rule):
         return Scalars(**h, b2_t=b2_t, one_b2_t=1 - b2_t, relative=jnp.minimum(h["lr"], 1 / jnp.sqrt(t)))
 
     def update(self, g: Array, w: Array, s: Slots, c: Scalars) -> tuple[Array, Slots]:
-        q = g * g + c.eps1
+        w_rms = norm(w) / w.size**0.5
 
         def average(old: Array, new: Array) -> Array:
-            return c.b2_t * old + c.one_b2_t * new
+            return c.b2_t * old + c.one_b2_t * (new + c.eps1)
 
         if w.ndim < 2:
-            new = s | {"v": average(s["v"], q)}
+            new = s | {"v": average(s["v"], g * g)}
         else:
-            r, columns = average(s["r"], q.mean(-1)), average(s["c"], q.mean(-2))
+            # Each sum takes in what nothing else has: squares that they shared would be put in memory.
+            r = average(s["r"], jnp.mean(g * g, -1))
+            columns = average(s["c"], jnp.mean(g * after(1.0, w_rms) * g, -2))
             total = r.mean(-1, keepdims=True)
             rows = r / jnp.where(total > 0, total, 1)
             new = {"r": r, "c": columns, "v": rows[..., :, None] * columns[..., None, :]}
-        v = new["v"]
-        u = jnp.where(v > 0, g / jnp.sqrt(jnp.where(v > 0, v, 1)), 0)
-        u = u / jnp.maximum(1, _rms(u) / c.clip_threshold)
-        return -(jnp.maximum(c.eps2, _rms(w)) * c.relative) * u, new
 
+        def step(tiny: Any) -> Array:
+            return g / jnp.sqrt(jnp.maximum(new["v"], tiny))
 
-def _rms(x: Array) -> Array:
-    return jnp.sqrt(jnp.mean(x * x))
+        tiny = jnp.finfo(g.dtype).tiny
+        u_rms = norm(step(after(tiny, w_rms))) / g.size**0.5
+        u = step(tiny) / jnp.maximum(1, u_rms / c.clip_threshold)
+        return -(jnp.maximum(c.eps2, w_rms) * c.relative) * u, new
 
 
 def _zeros_without(axis: int, w: Array) -> Array:

@@ -66,14 +66,15 @@ class Adam(Rule):
         else:
             t = (h["global_step"] if self.powers == "global_step" else count) + 1
             b1_t, b2_t = h["b1"] ** t, h["b2"] ** t
-        c = Scalars(**h, correction1=1 - b1_t, correction2=1 - b2_t, one_b1=1 - h["b1"], one_b2=1 - h["b2"])
-        if self.eps == "paper":
-            c.correction1 = c.correction1 if self.bias_correction_mu else 1.0
-            c.correction2 = c.correction2 if self.bias_correction_nu else 1.0
-        if self.nesterov:
-            c.correction1_next = 1 - b1_t * h["b1"]
+        c = Scalars(**h, one_b1=1 - h["b1"], one_b2=1 - h["b2"])
         if self.eps == "hat":
-            c.rate = h["lr"] * jnp.sqrt(c.correction2) / c.correction1
+            c.rate = h["lr"] * jnp.sqrt(1 - b2_t) / (1 - b1_t)
+            return c
+        # Factors: a quotient by a number rounds in another way in XLA if several parameters share it.
+        c.unbias1 = 1 / (1 - b1_t) if self.bias_correction_mu else 1.0
+        c.unbias2 = 1 / (1 - b2_t) if self.bias_correction_nu else 1.0
+        if self.nesterov:
+            c.unbias1_next = 1 / (1 - b1_t * h["b1"])
         return c
 
     @property
@@ -89,13 +90,12 @@ class Adam(Rule):
             second = new["nu_max"] = jnp.maximum(s["nu_max"], nu)
         if self.eps == "hat":
             return -c.rate * mu / (jnp.sqrt(second) + c.eps), new
-        second = second / c.correction2
+        second = second * c.unbias2
         if self.amsgrad == "corrected":
             second = new["nu_max"] = jnp.maximum(s["nu_max"], second)
+        first = mu * c.unbias1
         if self.nesterov:
-            first = c.b1 * mu / c.correction1_next + c.one_b1 * g / c.correction1
-        else:
-            first = mu / c.correction1
+            first = c.b1 * mu * c.unbias1_next + c.one_b1 * g * c.unbias1
         return -c.lr * (first / (jnp.sqrt(second + c.eps_root) + c.eps)), new
 
     def finish(self, shared: Mapping[str, Array], h: Hypers, count: Any) -> dict[str, Array]:

@@ -29,7 +29,7 @@ class Adamax(Rule):
         return ("mu", "nu")
 
     def prepare(self, h: Hypers, shared: Mapping[str, Any], count: Any) -> Scalars:
-        return Scalars(**h, correction=1 - h["b1"] ** (count + 1), one_b1=1 - h["b1"])
+        return Scalars(**h, unbias=1 / (1 - h["b1"] ** (count + 1)), one_b1=1 - h["b1"])
 
     def update(self, g: Array, w: Array, s: Slots, c: Scalars) -> tuple[Array, Slots]:
         mu = s["mu"] + c.one_b1 * (g - s["mu"])
@@ -38,4 +38,4 @@ class Adamax(Rule):
         else:
             nu = jnp.maximum(c.b2 * s["nu"], jnp.abs(g))
             divisor = nu + c.eps
-        return -c.lr * (mu / c.correction / divisor), {"mu": mu, "nu": nu}
+        return -c.lr * (mu * c.unbias / divisor), {"mu": mu, "nu": nu}

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import jax.numpy as jnp
 
-from optax_compat.rules.rule import Array, Hypers, Rule, Scalars, Slots
+from optax_compat.rules.rule import Array, Hypers, Rule, Scalars, Slots, after
 
 
 @dataclass(frozen=True)
@@ -52,8 +52,8 @@ class Ftrl(Rule):
 
     def update(self, g: Array, w: Array, s: Slots, c: Scalars) -> tuple[Array, Slots]:
         n = s["n"] + g * g
-        n_power, old_power = n**-c.power, s["n"] ** -c.power
-        z = s["z"] + g + 2 * c.shrinkage * w - (n_power - old_power) / c.lr * w
-        quadratic = n_power / c.lr + 2 * c.l2_all
+        z = s["z"] + g + 2 * c.shrinkage * w - (n**-c.power - s["n"] ** -c.power) / c.lr * w
+        n = after(s["n"], z) + g * g  # z takes the old n; the parameter then takes both
+        quadratic = n**-c.power / c.lr + 2 * c.l2_all
         new = jnp.where(jnp.abs(z) > c.l1, (jnp.sign(z) * c.l1 - z) / quadratic, 0)
         return new, {"n": n, "z": z}

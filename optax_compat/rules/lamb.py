@@ -6,7 +6,8 @@ from typing import Any, ClassVar
 
 import jax.numpy as jnp
 
-from optax_compat.rules.rule import Array, Hypers, Rule, Scalars, Slots
+from optax_compat.norms import norm
+from optax_compat.rules.rule import Array, Hypers, Rule, Scalars, Slots, after
 
 
 @dataclass(frozen=True)
@@ -46,10 +47,14 @@ class Lamb(Rule):
     def update(self, g: Array, w: Array, s: Slots, c: Scalars) -> tuple[Array, Slots]:
         mu = s["mu"] + c.one_b1 * (g - s["mu"])
         nu = s["nu"] + c.one_b2 * (g * g - s["nu"])
-        u = mu / c.correction1 / (jnp.sqrt(nu / c.correction2) + c.eps)
-        if self.decay_inside:
-            u = u + c.weight_decay * w
-        w_norm, u_norm = jnp.sqrt(jnp.sum(w * w)), jnp.sqrt(jnp.sum(u * u))
+
+        def step(c: Scalars) -> Array:
+            u = mu / c.correction1 / (jnp.sqrt(nu / c.correction2) + c.eps)
+            return u + c.weight_decay * w if self.decay_inside else u
+
+        # XLA takes the step into the norm if nothing else has its parts; made twice it costs less than kept.
+        w_norm = norm(w)
+        u_norm = norm(step(Scalars(**{name: after(x, w_norm) for name, x in vars(c).items()})))
         defined = (w_norm > 0) & (u_norm > 0)
         ratio = jnp.where(defined, w_norm / jnp.where(defined, u_norm, 1), 1)
-        return -(c.lr * ratio) * u, {"mu": mu, "nu": nu}
+        return -(c.lr * ratio) * step(c), {"mu": mu, "nu": nu}

@@ -22,6 +22,8 @@ class Lion(Rule):
         "refined"  w <- w - lr clip(x, -1, 1)       optax 0.2.8
     """
 
+    late = ("mu",)
+
     mode: Literal["hard", "smooth", "refined"] = "hard"
     mu_dtype: DType | None = None
 

@@ -4,9 +4,9 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import jax
-import jax.numpy as jnp
 from jax.sharding import NamedSharding, PartitionSpec
 
+from optax_compat.norms import norm
 from optax_compat.rules.adam import Adam
 from optax_compat.rules.rule import Array, Hypers, Rule, Scalars, Slots
 
@@ -60,7 +60,7 @@ class Muon(Rule):
             x = jax.sharding.reshard(x, NamedSharding(sharding.mesh, PartitionSpec()))
         rows, columns = x.shape
         x = x.T if rows > columns else x
-        x = x / (jnp.sqrt(jnp.sum(x * x)) + 1e-7)
+        x = x / (norm(x) + 1e-7)
         for _ in range(self.ns_steps):
             a = x @ x.T
             x = c.ns_a * x + (c.ns_b * a + c.ns_c * (a @ a)) @ x

@@ -67,14 +67,14 @@ class Nadam(Rule):
             one_b2=1 - h["b2"],
             mu_factor=momentum_next / (1 - product * momentum_next),
             g_factor=(1 - momentum) / (1 - product),
-            correction2=1 - h["b2"] ** (count + 1),
+            unbias2=1 / (1 - h["b2"] ** (count + 1)),
         )
 
     def update(self, g: Array, w: Array, s: Slots, c: Scalars) -> tuple[Array, Slots]:
         mu = s["mu"] + c.one_b1 * (g - s["mu"])
         nu = s["nu"] + c.one_b2 * (g * g - s["nu"])
         first = c.mu_factor * mu + c.g_factor * g
-        return -c.lr * (first / (jnp.sqrt(nu / c.correction2) + c.eps)), {"mu": mu, "nu": nu}
+        return -c.lr * (first / (jnp.sqrt(nu * c.unbias2) + c.eps)), {"mu": mu, "nu": nu}
 
     def finish(self, shared: Mapping[str, Array], h: Hypers, count: Any) -> dict[str, Array]:
         product = shared["momentum_product"]

@@ -43,16 +43,16 @@ class RMSProp(Rule):
     def prepare(self, h: Hypers, shared: Mapping[str, Any], count: Any) -> Scalars:
         c = Scalars(**h, one_decay=1 - h["decay"])
         if self.bias_correction:
-            c.correction = 1 - h["decay"] ** (count + 1)
+            c.unbias = 1 / (1 - h["decay"] ** (count + 1))
         return c
 
     def update(self, g: Array, w: Array, s: Slots, c: Scalars) -> tuple[Array, Slots]:
         nu = s["nu"] + c.one_decay * (g * g - s["nu"])
         new = {"nu": nu}
-        D = nu / c.correction if self.bias_correction else nu
+        D = nu * c.unbias if self.bias_correction else nu
         if self.centered:
             mu = new["mu"] = s["mu"] + c.one_decay * (g - s["mu"])
-            D = D - (mu / c.correction if self.bias_correction else mu) ** 2
+            D = D - (mu * c.unbias if self.bias_correction else mu) ** 2
         root = jnp.sqrt(D + c.eps) if self.eps_in_sqrt else jnp.sqrt(D) + c.eps
         step = c.lr * (g / root)
         if self.momentum:

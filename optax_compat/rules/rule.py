@@ -22,6 +22,16 @@ class Scalars(SimpleNamespace):
         raise AttributeError(name)
 
 
+def after(x: Any, y: Array) -> Any:
+    """`x`, which XLA takes to depend on `y`, a scalar or of the shape of `x`.
+
+    What is made of it is computed after `y` and, since it looks like another expression, anew: where XLA
+    would keep, in a buffer of its own, what two results share. It costs nothing: LLVM knows that every number
+    equals itself or does not. (XLA drops `jax.lax.optimization_barrier` before it places buffers.)
+    """
+    return jnp.where((y == y) | (y != y), x, jnp.zeros_like(x))
+
+
 @dataclass(frozen=True)
 class Rule:
     """One algorithm for one array.
@@ -48,6 +58,9 @@ class Rule:
 
     replaces: ClassVar[bool] = False
     """`update` returns the parameter's new value instead of the change to add to it."""
+
+    late: ClassVar[tuple[str, ...]] = ()
+    """Slots of which the parameter's new value takes the old: in place, they are written after it."""
 
     supports_complex: ClassVar[bool] = False
     """The rule is defined for complex parameters."""

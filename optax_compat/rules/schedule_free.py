@@ -6,7 +6,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from optax_compat.rules.rule import Array, Hypers, Rule, Scalars, Slots
+from optax_compat.rules.rule import Array, Hypers, Rule, Scalars, Slots, after
 
 
 @dataclass(frozen=True)
@@ -28,6 +28,7 @@ class ScheduleFreeAdamW(Rule):
     """
 
     replaces = True
+    late = ("z",)
 
     @property
     def slot_names(self) -> tuple[str, ...]:
@@ -42,14 +43,21 @@ class ScheduleFreeAdamW(Rule):
             **h,
             one_b1=1 - h["b1"],
             one_b2=1 - h["b2"],
-            correction2=1 - h["b2"] ** t,
+            unbias2=1 / (1 - h["b2"] ** t),
             rate=h["lr"] * jnp.minimum(t / jnp.maximum(h["warmup_steps"], 1), 1),
             weight=1 / t,
         )
 
     def update(self, g: Array, w: Array, s: Slots, c: Scalars) -> tuple[Array, Slots]:
         nu = s["nu"] + c.one_b2 * (g * g - s["nu"])
-        z = s["z"] - c.rate * (g / (jnp.sqrt(nu / c.correction2) + c.eps))
+
+        def moved(nu: Array) -> Array:
+            return s["z"] - c.rate * (g / (jnp.sqrt(nu * c.unbias2) + c.eps))
+
+        z = moved(nu)
         b1_x = w - c.one_b1 * s["z"]
         b1_x = b1_x + c.weight * (c.b1 * z - b1_x)
-        return c.one_b1 * z + b1_x, {"z": z, "nu": nu}
+        return c.one_b1 * z + b1_x, {
+            "z": moved(after(nu, g)),
+            "nu": nu,
+        }  # made twice, it costs less than kept

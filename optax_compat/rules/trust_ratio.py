@@ -1,10 +1,11 @@
 """The layer-wise trust ratio of LARS (You et al. 2017, arXiv:1708.03888) and LAMB (arXiv:1904.00962)."""
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax.numpy as jnp
 
+from optax_compat.norms import norm
 from optax_compat.rules.rule import Array, Rule, Scalars, Slots
 
 
@@ -26,11 +27,6 @@ class TrustRatio(Rule):
     rowwise: ClassVar[bool] = False
 
     def update(self, g: Array, w: Array, s: Slots, c: Scalars) -> tuple[Array, Slots]:
-        w_norm, g_norm = _norm(w, c.min_norm), _norm(g, c.min_norm)
+        w_norm, g_norm = (jnp.maximum(norm(x), c.min_norm) for x in (w, g))
         ratio = c.trust_coefficient * w_norm / (g_norm + c.eps)
         return -c.lr * (g * jnp.where((w_norm == 0) | (g_norm == 0), 1, ratio)), {}
-
-
-def _norm(x: Array, smallest: Any) -> Array:
-    norm = jnp.sqrt(jnp.sum(x * x))
-    return jnp.maximum(norm, smallest)

@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
+from optax_compat.norms import sum_of_squares
 from optax_compat.schedules import read
 from optax_compat.sparse import IndexedSlices
 from optax_compat.types import Array, compute_dtype, real_dtype
@@ -46,9 +47,7 @@ def _squares(t: Array, owner: str, axes: Any = None, keepdims: bool = False) -> 
             f"{owner} takes floating-point arrays. Received: dtype={t.dtype}. "
             "Cast it first: t.astype('float32')."
         )
-    t = t.astype(compute_dtype(t.dtype))
-    squares = t * t if jnp.issubdtype(t.dtype, jnp.floating) else jnp.real(t * jnp.conj(t))
-    return jnp.sum(squares, axis=axes, keepdims=keepdims)
+    return sum_of_squares(t, axes, keepdims)
 
 
 def _checked(t_list: Any, owner: str) -> list[Any]:

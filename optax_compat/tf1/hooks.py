@@ -24,6 +24,12 @@ class ByHooks:
     """The engine of a class whose hooks do the work: none that could run without variables."""
 
     slot_names: tuple[str, ...] = ()
+    late: tuple[str, ...] = ()
+    masks: bool = False
+
+    def joins(self, mark: Any) -> bool:
+        """See `Engine`."""
+        return False
 
     def init(self, params: PerVariable, h: Hypers, marks: Marks) -> OptState:
         """Raises NotImplementedError."""
@@ -99,12 +105,18 @@ class Hooks(BaseOptimizer):
         *,
         params: Any = None,
         skip_gradients_aggregation: bool = False,
+        donate: bool = False,
     ) -> Any:
         """One update; see `optax_compat.Optimizer.apply_gradients`."""
         skip = skip_gradients_aggregation
         if not self._by_hooks:
             return super().apply_gradients(
-                grads_and_vars, global_step, name, params=params, skip_gradients_aggregation=skip
+                grads_and_vars,
+                global_step,
+                name,
+                params=params,
+                skip_gradients_aggregation=skip,
+                donate=donate,
             )
         if params is not None:
             raise NotImplementedError(

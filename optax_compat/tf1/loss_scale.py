@@ -7,9 +7,15 @@ import numpy as np
 
 from optax_compat.optimizer.checks import short
 from optax_compat.optimizer.loss_scale import LiveLossScale, LossScaling
-from optax_compat.precision.loss_scale import LossScale
+from optax_compat.precision.loss_scale import LARGEST_FLOAT, LossScale
 from optax_compat.tf1 import optimizers
 from optax_compat.tf1.base import Optimizer
+
+_NAMES = {
+    "initial_scale": "initial_loss_scale",
+    "growth_interval": "increment_period",
+    "growth_factor": "multiplier",
+}
 
 
 class FixedLossScale(LiveLossScale):
@@ -17,7 +23,7 @@ class FixedLossScale(LiveLossScale):
     TF.
 
     Args:
-      loss_scale_value: a Python number, at least 1.
+      loss_scale_value: a Python number, finite and at least 1.
 
     Raises:
       ValueError: another one.
@@ -25,9 +31,9 @@ class FixedLossScale(LiveLossScale):
 
     def __init__(self, loss_scale_value: float) -> None:
         number = isinstance(loss_scale_value, int | float) and not isinstance(loss_scale_value, np.generic)
-        if not number or not loss_scale_value >= 1:
+        if not number or not 1 <= loss_scale_value <= LARGEST_FLOAT:
             raise ValueError(
-                "loss_scale_value must be a Python number of at least 1. "
+                "loss_scale_value must be a Python number, finite and at least 1. "
                 f"Received: loss_scale_value={short(loss_scale_value)}. Pass 128.0, say."
             )
         super().__init__(LossScale(float(loss_scale_value), dynamic=False, checks=False))
@@ -44,21 +50,24 @@ class DynamicLossScale(LiveLossScale):
     step with an infinity or NaN is skipped, and divides it by `multiplier`; it does not fall below 1.
 
     Args:
-      initial_loss_scale: the first.
-      increment_period: steps between increments.
-      multiplier: by what it changes.
+      initial_loss_scale: the first, positive and finite.
+      increment_period: steps between increments, a whole number of at least 1.
+      multiplier: by what it changes, at least 1 and finite.
+
+    Raises:
+      TypeError: no number.
+      ValueError: another number, with which TF's scale is of no use.
     """
 
     def __init__(
         self, initial_loss_scale: float = 2.0**15, increment_period: int = 2000, multiplier: float = 2.0
     ) -> None:
-        super().__init__(
-            LossScale(
-                initial_scale=float(initial_loss_scale),
-                growth_interval=int(increment_period),
-                growth_factor=float(multiplier),
-            )
-        )
+        given = {
+            "initial_scale": initial_loss_scale,
+            "growth_interval": increment_period,
+            "growth_factor": multiplier,
+        }
+        super().__init__(LossScale.of(given, _NAMES))
 
     @property
     def initial_loss_scale(self) -> float:
@@ -137,6 +146,8 @@ class MixedPrecisionLossScaleOptimizer(LossScaling, Optimizer):
       loss_scale: a number, which stays, "dynamic", a `FixedLossScale` or `DynamicLossScale`.
 
     Raises:
+      TypeError: `opt` is itself one around another: `TowerOptimizer` and `SyncReplicasOptimizer` go around
+        this.
       ValueError: `opt` or `loss_scale` is something else.
 
     Source: tf.compat.v1.mixed_precision.MixedPrecisionLossScaleOptimizer (TensorFlow 2.21), whose `get_slot`
@@ -149,12 +160,12 @@ class MixedPrecisionLossScaleOptimizer(LossScaling, Optimizer):
                 f"opt must be one of tf1's optimizers. Received: opt={short(opt)}. Pass AdamOptimizer(), say."
             )
         scale = _loss_scale(loss_scale)
-        super().__init__(opt._use_locking, opt.get_name())
         self._wrap(opt, scale)
+        super().__init__(opt._use_locking, opt.get_name())
 
     def get_config(self) -> dict[str, Any]:
         """Both parts, ready for JSON."""
-        return {"opt": described(self._inner), "loss_scale": described(self._loss_scale)}
+        return {"opt": described(self._inner()), "loss_scale": described(self._loss_scale)}
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any], custom_objects: Any = None) -> Self:

@@ -269,7 +269,9 @@ class FtrlOptimizer(Optimizer):
         )
 
     def _slot_variable_name(self, variable_name: str, slot: str, index: int) -> str:
-        scope = self._scopes[slot]
+        scope = self._scopes.get(slot)
+        if scope is None:  # a float32 copy
+            return super()._slot_variable_name(variable_name, slot, index)
         again = slot == "linear" and scope == self._scopes["accum"]
         return f"{variable_name}/{scope}" + "_1" * again
 

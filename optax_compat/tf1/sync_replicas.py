@@ -1,18 +1,21 @@
 """`SyncReplicasOptimizer`: updates by the mean of the gradients of several replicas."""
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.extend.core import Primitive
+from jax.interpreters import mlir
 
 from optax_compat.gradients import Loss
 from optax_compat.optimizer.base import Optimizer as BaseOptimizer
-from optax_compat.optimizer.checks import checked_step, pairs_of, short
-from optax_compat.replicas import cotangent_times, here, share, times
+from optax_compat.optimizer.checks import checked_step, pairs_of, short, whole_number
+from optax_compat.replicas import cotangent_times, here, keep, share, times
 from optax_compat.sparse import IndexedSlices
 from optax_compat.tf1.averages import ExponentialMovingAverage
 from optax_compat.tf1.wrapper import Wrapper
-from optax_compat.tracing import tracing
+from optax_compat.tracing import trace_state, tracing
 from optax_compat.types import Array
 from optax_compat.variable import Variable
 
@@ -26,6 +29,8 @@ class SyncReplicasOptimizer(Wrapper):
     sparse gradient is divided by the number of gradients that had it; what is repeated in one gradient counts
     for itself. Inside of `jax.jit` all gradients of one update have to be handed in by one compiled function.
 
+    With a loss scale inside, a step that is skipped takes its gradients along, and the next ones count.
+
     Args:
       opt: the optimizer that applies the means.
       replicas_to_aggregate: how many gradients an update needs.
@@ -36,7 +41,8 @@ class SyncReplicasOptimizer(Wrapper):
       name: the name.
 
     Raises:
-      TypeError: `opt` is no optimizer.
+      TypeError: `opt` is no optimizer, or a `TowerOptimizer` or another of this class; a number that is no
+        int.
       ValueError: fewer than one replica; variables to average without averages, or the other way round.
 
     Source: tf.compat.v1.train.SyncReplicasOptimizer (TensorFlow 2.21).
@@ -54,29 +60,29 @@ class SyncReplicasOptimizer(Wrapper):
         use_locking: bool = False,
         name: str = "sync_replicas",
     ) -> None:
-        if not isinstance(opt, BaseOptimizer):
+        if not isinstance(opt, BaseOptimizer) or isinstance(opt, Wrapper):
             raise TypeError(
-                f"A SyncReplicasOptimizer goes around an optimizer. Received: opt={short(opt)}. "
-                "Pass tf1.GradientDescentOptimizer(0.1), say."
+                "A SyncReplicasOptimizer goes around an optimizer of one replica. "
+                f"Received: opt={short(opt)}. Pass tf1.GradientDescentOptimizer(0.1), say; a TowerOptimizer "
+                "goes around this."
             )
-        total = replicas_to_aggregate if total_num_replicas is None else total_num_replicas
-        if replicas_to_aggregate < 1 or total < 1:
-            raise ValueError(
-                "There must be a replica. Received: "
-                f"replicas_to_aggregate={replicas_to_aggregate}, total_num_replicas={total}. Pass 1 or more."
-            )
+        needed = whole_number("replicas_to_aggregate", replicas_to_aggregate)
+        total = whole_number(
+            "total_num_replicas", needed if total_num_replicas is None else total_num_replicas
+        )
         if (variable_averages is None) != (variables_to_average is None):
             raise ValueError(
                 "variable_averages and variables_to_average go together. "
                 f"Received: {short(variable_averages)} and {short(variables_to_average)}. Pass both."
             )
         self._own_name = name
-        self._needed, self._total = replicas_to_aggregate, total
+        self._needed, self._total = needed, total
         self._averages, self._averaged = variable_averages, variables_to_average
         self._local_step = Variable(0, trainable=False, name="sync_rep_local_step", dtype=jnp.int32)
         self._step = Variable(0, trainable=False, name="sync_rep_step", dtype=jnp.int32)
         self._applied = False
         self._received: dict[Any, list[tuple[Any, int]]] = {}
+        self._since: _Unfinished | None = None
 
     def get_name(self) -> str:
         """The name given at construction."""
@@ -113,8 +119,12 @@ class SyncReplicasOptimizer(Wrapper):
 
         Raises:
           ValueError: no pairs; no global step; in replicas, fewer of them than `replicas_to_aggregate`;
-            gradients from a compiled function that left them behind. Further as the inner optimizer's.
+            in a compiled function, gradients that were handed in before it. Further as the inner
+            optimizer's. A compiled function that leaves gradients behind raises ValueError when it is called.
+
+          On any error nothing has changed.
         """
+        keep(self)
         pairs = pairs_of(grads_and_vars)
         if global_step is None:
             raise ValueError(
@@ -131,20 +141,52 @@ class SyncReplicasOptimizer(Wrapper):
                     f"An update needs {self._needed} gradients at once. "
                     f"Received: {here.replicas.count} replicas. Make replicas_to_aggregate no larger."
                 )
-            self._received, self._applied = received, True
+            self._wait(received)
             return None
         means = [(_mean(entries), v) for v, entries in received.items()]
         result = inner.apply_gradients(means, global_step=step, skip_gradients_aggregation=True, **kwargs)
-        self._local_step.assign(step.value.astype(jnp.int32))
-        self._step.assign_add(1)
+        for v in (self._local_step, self._step):
+            v.assign(step.value.astype(jnp.int32))
         if self._averages is not None:
             self._averages.apply(self._averaged)
-        self._received, self._applied = {}, True
+        if self._since is not None:
+            self._since.done = True
+        self._received, self._since, self._applied = {}, None, True
         return result
+
+    def _wait(self, received: dict[Any, list[tuple[Any, int]]]) -> None:
+        """Keeps gradients until there are enough."""
+        if self._since is None:
+            self._since = _Unfinished(self._needed)
+        if tracing():
+            # Written, as what nothing depends on would be left out of the program.
+            self._local_step.assign(_handed_in.bind(self._local_step.value, unfinished=self._since))
+        self._received, self._applied = received, True
+
+    def _held(self) -> dict[Any, list[tuple[Any, int]]]:
+        """What was handed in so far; gradients of a trace that is over belong to no function that runs."""
+        if self._since is None or self._since.trace == _trace():
+            return self._received
+        if self._since.trace is None and any(self._received.values()):
+            raise ValueError(
+                "All gradients of one update must be handed in by one compiled function, or all outside of "
+                f"any. Received: some of {self._needed} outside of this one. Hand in the others there, too."
+            )
+        self._received, self._since = {}, None
+        return self._received
+
+    def _to_undo(self) -> Callable[[], None]:
+        inner, state = self._inner()._to_undo(), (self._received, self._since, self._applied)
+
+        def undo() -> None:
+            inner()
+            self._received, self._since, self._applied = state
+
+        return undo
 
     def _with(self, grads: dict[Any, Any], step: Variable) -> dict[Any, list[tuple[Any, int]]]:
         """What was handed in, by variable: gradients and of how many each is the sum."""
-        received = {v: list(entries) for v, entries in self._received.items()}
+        received = {v: list(entries) for v, entries in self._held().items()}
         if not tracing():
             if not self._applied:
                 start = step.value.astype(jnp.int32)
@@ -184,6 +226,42 @@ class SyncReplicasOptimizer(Wrapper):
             raise ValueError(
                 f"{what} comes after apply_gradients. Received: no gradients so far. Apply some first."
             )
+
+
+def _trace() -> Any:
+    return trace_state() if tracing() else None
+
+
+class _Unfinished:
+    """An update that gradients were handed in for, but not enough.
+
+    Attributes:
+      needed: how many it needs.
+      trace: the trace in which they were handed in; None: outside of any.
+      done: whether the others came.
+    """
+
+    def __init__(self, needed: int) -> None:
+        self.needed, self.trace, self.done = needed, _trace(), False
+
+
+# Passes a number on, and raises when a program is compiled whose trace has ended with an unfinished update.
+_handed_in = Primitive("handed_in")
+_handed_in.def_impl(lambda x, *, unfinished: x)
+_handed_in.def_abstract_eval(lambda x, *, unfinished: x)
+
+
+def _lowered(context: Any, x: Any, *, unfinished: _Unfinished) -> list[Any]:
+    if not unfinished.done:
+        raise ValueError(
+            "Inside of jax.jit all gradients of one update must be handed in by one compiled function. "
+            f"Received: fewer than the {unfinished.needed} that an update needs. Hand in all of them in it, "
+            "or apply gradients outside of it."
+        )
+    return [x]
+
+
+mlir.register_lowering(_handed_in, _lowered)
 
 
 def _from_replicas(g: Any, axis: str, n: int) -> list[tuple[Any, int]]:

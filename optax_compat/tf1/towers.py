@@ -12,6 +12,14 @@ from optax_compat.tf1.wrapper import Wrapper
 from optax_compat.types import Array
 
 
+def _check(optimizer: Any) -> None:
+    if not isinstance(optimizer, BaseOptimizer) or isinstance(optimizer, TowerOptimizer):
+        raise TypeError(
+            "A TowerOptimizer goes around an optimizer of one tower, or a function that makes one. "
+            f"Received: {short(optimizer)}. Pass tf1.AdamOptimizer(1e-3), say."
+        )
+
+
 class TowerOptimizer(Wrapper):
     """An optimizer of the towers that `oc.distribute.replicate_towers` runs.
 
@@ -26,7 +34,7 @@ class TowerOptimizer(Wrapper):
         it is first needed.
 
     Raises:
-      TypeError: neither.
+      TypeError: neither, or another TowerOptimizer.
 
     Source: tf.contrib.estimator.TowerOptimizer (TensorFlow 1.15).
     """
@@ -35,13 +43,9 @@ class TowerOptimizer(Wrapper):
     argument = "optimizer_or_optimizer_fn"
 
     def __init__(self, optimizer_or_optimizer_fn: BaseOptimizer | Callable[[], BaseOptimizer]) -> None:
-        if not isinstance(optimizer_or_optimizer_fn, BaseOptimizer) and not callable(
-            optimizer_or_optimizer_fn
-        ):
-            raise TypeError(
-                "A TowerOptimizer goes around an optimizer, or a function that makes one. "
-                f"Received: {short(optimizer_or_optimizer_fn)}. Pass tf1.AdamOptimizer(1e-3), say."
-            )
+        given = optimizer_or_optimizer_fn
+        if not callable(given) or isinstance(given, BaseOptimizer):
+            _check(given)
 
     @staticmethod
     def has_been_used() -> bool:
@@ -53,11 +57,7 @@ class TowerOptimizer(Wrapper):
         inner = self._given[self.argument]
         if not isinstance(inner, BaseOptimizer):
             inner = inner()
-            if not isinstance(inner, BaseOptimizer):
-                raise TypeError(
-                    "A TowerOptimizer's function must make an optimizer. "
-                    f"Received: {short(inner)}. Return tf1.AdamOptimizer(1e-3), say."
-                )
+            _check(inner)
             self._given[self.argument] = inner
         return inner
 
@@ -91,8 +91,6 @@ class TowerOptimizer(Wrapper):
           NotImplementedError: a pytree of parameters in several towers.
         """
         state, inner = towers(), self._inner()
-        if state.running:
-            state.kept.keep(inner)
         if state.count > 1:
             if kwargs.get("params") is not None:
                 raise NotImplementedError(

@@ -1,0 +1,24 @@
+"""Sums of squares: every norm of the library is made of these."""
+
+from collections.abc import Sequence
+
+import jax.numpy as jnp
+
+from optax_compat.types import Array, compute_dtype
+
+
+def sum_of_squares(x: Array, axes: int | Sequence[int] | None = None, keepdims: bool = False) -> Array:
+    """The sum of squared magnitudes over `axes` (None: over all), real; 16-bit numbers in float32.
+
+    From JAX 0.10 on, XLA's CPU backend makes one fast pass of it, with many partial sums, and takes products,
+    quotients and roots in, but puts in memory first what is selected by a condition, what other results
+    share, and float16. Before, it always puts the squares in memory.
+    """
+    x = x.astype(compute_dtype(x.dtype))
+    squares = jnp.real(x * jnp.conj(x)) if jnp.iscomplexobj(x) else x * x
+    return jnp.sum(squares, axis=axes, keepdims=keepdims)
+
+
+def norm(x: Array) -> Array:
+    """The Euclidean norm of all entries, a 0-d array."""
+    return jnp.sqrt(sum_of_squares(x))
