@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from optax_compat.parts import join, split
 from optax_compat.sparse import dense, is_leaf, is_sparse
 from optax_compat.tracing import is_tracer, tracing
 from optax_compat.types import Array, GradientTransformation, OptState, Params, PyTree, Updates
@@ -121,49 +122,24 @@ def holds_packed(tree: PyTree) -> bool:
 # ---- leaves to buffers and back
 
 
-_FEW = 64
-"""So many pieces of an array are made, or put together, at once: XLA takes long over thousands."""
-
-
 def _split(buffer: Array, shapes: tuple[Shape, ...]) -> list[Array]:
     sizes = [math.prod(shape) for shape in shapes]
     if not (is_tracer(buffer) or tracing()):
         starts = np.cumsum([0, *sizes], dtype=np.int32)
         return [_take(buffer, start, x) for start, x in zip(starts, shapes, strict=False)]
-    pieces = _pieces(buffer, sizes)
+    pieces = split(buffer, sizes)
     return [lax.reshape(x, (*buffer.shape[:-1], *shape)) for x, shape in zip(pieces, shapes, strict=True)]
 
 
 def _join(leaves: Sequence[Array], sharding: Any) -> Array:
     if any(map(is_tracer, leaves)) or tracing():
-        return _concatenated([x.ravel() for x in leaves])
+        return join([x.ravel() for x in leaves])
     buffer = jnp.zeros(sum(x.size for x in leaves), leaves[0].dtype, device=sharding)
     start = 0
     for x in leaves:
         buffer = _put(buffer, x, np.int32(start))
         start += x.size
     return buffer
-
-
-def _chunks(entries: Sequence[Any]) -> list[Sequence[Any]]:
-    width = -(-len(entries) // _FEW)
-    return [entries[i : i + width] for i in range(0, len(entries), width)]
-
-
-def _pieces(buffer: Array, sizes: Sequence[int]) -> Sequence[Array]:
-    """An array split along its last axis."""
-    if len(sizes) <= _FEW:
-        return lax.split(buffer, sizes, buffer.ndim - 1)
-    chunks = _chunks(sizes)
-    parts = _pieces(buffer, [sum(chunk) for chunk in chunks])
-    return [x for part, chunk in zip(parts, chunks, strict=True) for x in _pieces(part, chunk)]
-
-
-def _concatenated(arrays: Sequence[Array]) -> Array:
-    """The inverse of `_pieces` for flat arrays."""
-    if len(arrays) <= _FEW:
-        return lax.concatenate(arrays, 0)
-    return _concatenated([_concatenated(chunk) for chunk in _chunks(arrays)])
 
 
 # Eagerly, a program for all leaves would take seconds to compile; these compile once for each shape.
@@ -311,7 +287,7 @@ def unpack(tree: PyTree) -> PyTree:
 
     So a state unpacks to that of the same optimizer on the unpacked parameters, under its names. The gradient
     of a function of what is unpacked comes packed, by one concatenation for each buffer: leaves are pieces
-    of one `lax.split`, which is linear and has that for its transpose. Higher derivatives, forward ones too,
+    of one split, which is linear and has that for its transpose. Higher derivatives, forward ones too,
     and `vmap` work through it. A buffer with axes in front of its own, as `vmap` and `scan` stack
     them, gives leaves with these axes.
 

@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 import jax.numpy as jnp
 import numpy as np
 
-from optax_compat.parts import part_of, put_part, size_of
+from optax_compat.parts import join, part_of, put_part, size_of
 from optax_compat.types import Array, PerVariable, compute_dtype
 
 
@@ -141,4 +141,4 @@ def joined(grads: Sequence[Any], parameter: Array) -> Any:
         return grads[0]
     if len({g.dtype for g in grads}) > 1:
         grads = [g.astype(compute_dtype(parameter.dtype)) for g in grads]
-    return jnp.concatenate([jnp.ravel(g) for g in grads])
+    return join([jnp.ravel(g) for g in grads])
