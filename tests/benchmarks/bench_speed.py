@@ -91,6 +91,21 @@ def bench_whole_step_of_small_leaves(compare, quick) -> None:
     )
 
 
+def bench_whole_step_without_the_value(compare, quick) -> None:
+    """XLA takes two or three kernels a leaf for the value of such a loss; here none asks for it."""
+    work = leaves(30 if quick else 1000)
+    targets = (Within(1 / 20, BEST),)
+    compare(
+        f"gradient and Adam, {len(work.shapes)} x 64",
+        [
+            Member(BEST, lambda: peers.optax_step(work, value=False)),
+            Member(DOCUMENTED, lambda: peers.optax_step(work, documented=True, value=False)),
+            Member("ours, packed, jit_step", lambda: ours.pure_step(work, pack=True, value=False), targets),
+            Member("ours, facade in jit", lambda: ours.facade_step(work, value=False), targets),
+        ],
+    )
+
+
 @pytest.mark.parametrize("count", [1000, 100, 1])
 def bench_update_of_small_leaves(compare, quick, count) -> None:
     work = leaves(min(count, 30) if quick else count)

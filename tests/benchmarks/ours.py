@@ -37,10 +37,18 @@ def pure(work: Work, tx=None, pack: bool = False) -> Step:
     return held(oc.jit_step(tx), params, tx.init(params), given=(_packed(work.grads, pack),))
 
 
-def pure_step(work: Work, pack: bool = False) -> Step:
-    """Loss, gradient and update, of arrays or of what is packed."""
+def pure_step(work: Work, pack: bool = False, value: bool = True) -> Step:
+    """Loss, gradient and update, of arrays or of what is packed; the loss's value is optional."""
     tx, params = oc.adam(RATE), _packed(work.params(), pack)
-    step = oc.jit_step(tx, lambda params, x: loss_of(oc.packing.unpack(params), x))
+
+    def loss(params, x):
+        return loss_of(oc.packing.unpack(params), x)
+
+    def without_value(params, state, x):
+        updates, state = tx.update(jax.grad(loss)(params, x), state, params)
+        return oc.apply_updates(params, updates), state
+
+    step = oc.jit_step(tx, loss) if value else jax.jit(without_value, donate_argnums=(0, 1))
     return held(step, params, tx.init(params), given=(0.5,))
 
 
@@ -69,8 +77,8 @@ def facade_in_jit(work: Work, make=tf1_adam) -> Step:
     )
 
 
-def facade_step(work: Work, make=tf1_adam) -> Step:
-    """Loss, gradient and update inside of `jax.jit`."""
+def facade_step(work: Work, make=tf1_adam, value: bool = True) -> Step:
+    """Loss, gradient and update inside of `jax.jit`; the loss's value is optional."""
     optimizer, variables = _built(work, make)
 
     @jax.jit
@@ -78,8 +86,8 @@ def facade_step(work: Work, make=tf1_adam) -> Step:
         loss, pairs = optimizer.value_and_gradients(
             lambda: loss_of([v.value for v in variables], x), variables
         )
-        optimizer.apply_gradients(pairs)
-        return loss
+        count = optimizer.apply_gradients(pairs)
+        return loss if value else count
 
     return Step(lambda: wait(step(0.5)))
 

@@ -49,7 +49,7 @@ class _Turned:
         return self.step.lower(given, state, params)
 
 
-def optax_step(work: Work, documented: bool = False) -> Step:
+def optax_step(work: Work, documented: bool = False, value: bool = True) -> Step:
     """Loss, gradient and update; documented: the batch first, then the state."""
     import optax
 
@@ -58,7 +58,7 @@ def optax_step(work: Work, documented: bool = False) -> Step:
     def update(params, state, x):
         loss, grads = jax.value_and_grad(loss_of)(params, x)
         updates, state = tx.update(grads, state, params)
-        return optax.apply_updates(params, updates), state, loss
+        return optax.apply_updates(params, updates), state, *([loss] if value else [])
 
     params = work.params()
     if not documented:
