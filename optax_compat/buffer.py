@@ -38,7 +38,10 @@ class Buffer(Variable):
         # By way of the host: nothing is compiled for a set of shapes that comes once.
         flat = np.concatenate([np.asarray(x).ravel() for x in arrays])
         self = cls.__new__(cls)
-        self._hold(jax.device_put(jnp.array(flat), arrays[0].sharding), name)
+        # What is not committed to a device stays so, and goes where others are.
+        at_home = any(x.committed for x in arrays) or arrays[0].sharding != jnp.zeros(()).sharding
+        array = jnp.array(flat)
+        self._hold(jax.device_put(array, arrays[0].sharding) if at_home else array, name)
         self.starts = list(itertools.accumulate((x.size for x in arrays), initial=0))
         self.types = [jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding) for x in arrays]
         self._take(self._array)
@@ -95,12 +98,13 @@ class Buffer(Variable):
 
     def _take(self, array: Array) -> None:
         super()._take(array)
+        if array.sharding != self.types[0].sharding:
+            self.types = [jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=array.sharding) for x in self.types]
         self._parts: list[Array | None] = [None] * len(self.types)
         self._assigned: set[int] = set()
 
     def _move(self, sharding: Any) -> None:
         self._take(jax.device_put(self._settled(), sharding))
-        self.types = [jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding) for x in self.types]
 
 
 def may_share(variable: Any, largest: int) -> bool:

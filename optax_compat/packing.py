@@ -243,7 +243,14 @@ def pack(params: Params, max_size: int | None = 2**14) -> Packed:
         raise ValueError(
             f"max_size must be a number of entries. Received: max_size={max_size}. Pass None for no limit."
         )
-    flat, treedef = jax.tree_util.tree_flatten_with_path(unpack(params))
+    flat, treedef = jax.tree_util.tree_flatten_with_path(unpack(params), is_leaf=is_sparse)
+    for path, x in flat:
+        if is_sparse(x):
+            raise TypeError(
+                "A tree to be packed has arrays for leaves. Received: IndexedSlices at "
+                f"{jax.tree_util.keystr(path)!r}. Gradients are packed as their parameters are: "
+                "pack_like(grads, params)."
+            )
     leaves = [_as_leaf(x) for _, x in flat]
     traced = any(map(is_tracer, leaves))
     groups: dict[Any, list[int]] = {}

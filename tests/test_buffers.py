@@ -318,6 +318,33 @@ def test_sharded_slots_leave_the_buffers() -> None:
     np.testing.assert_allclose(vs[3].numpy(), np.arange(8.0) - 0.1, rtol=1e-5)
 
 
+@pytest.mark.parametrize("moved", [1, 5])
+def test_variables_may_move_to_another_device_and_take_all_along(moved) -> None:
+    other = jax.devices()[2]
+    vs = [oc.Variable(jnp.ones(3), name=f"v{i}") for i in range(5)]
+    opt = oc.tf1.AdamOptimizer(0.1)
+    opt.apply_gradients([(jnp.ones(3), v) for v in vs])
+    assert share(vs)
+    for v in vs[:moved]:
+        v.assign(jax.device_put(v.value, other))
+    for _ in range(2):
+        opt.apply_gradients([(jnp.ones(3), v) for v in vs])
+    for v in vs:
+        np.testing.assert_allclose(v.numpy(), 0.7, rtol=1e-5)
+        assert v.value.devices() == {other}
+
+
+def test_slots_may_be_sharded_after_a_step() -> None:
+    mesh = Mesh(np.array(jax.devices()[:4]), ("data",))
+    vs = [oc.Variable(jnp.ones(4), name=f"v{i}") for i in range(5)]
+    opt = oc.tf1.AdamOptimizer(0.1)
+    opt.apply_gradients([(jnp.ones(4), v) for v in vs])
+    opt.shard_slots(mesh)
+    opt.apply_gradients([(jnp.ones(4), v) for v in vs])
+    np.testing.assert_allclose(vs[0].numpy(), 0.8, rtol=1e-5)
+    assert opt.get_slot(vs[0], "v").value.addressable_shards[0].data.shape == (1,)
+
+
 def test_changing_subsets_stop_compiling(monkeypatch, compilations) -> None:
     monkeypatch.setattr("optax_compat.optimizer.plans.SUBSETS", 3)
     results = []
@@ -359,4 +386,8 @@ def test_pytree_form_takes_parameters_over_when_it_may(make) -> None:
         make().apply_gradients(
             {"a": new["b"], "b": new["b"]}, params=dict.fromkeys("ab", new["b"]), donate=True
         )
+    with pytest.raises(ValueError, match="arrays of their own"):
+        make().apply_gradients(new, params=new, donate=True)
     assert not new["b"].is_deleted()
+    with pytest.raises((ValueError, TypeError), match="donate"):
+        make().apply_gradients([(jnp.ones(2), oc.Variable([1.0, 2.0]))], donate=True)

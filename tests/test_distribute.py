@@ -650,3 +650,24 @@ def test_processes_learn_as_one_does_and_end_when_one_dies(
     assert "epoch 1" not in out
     assert "process 0 stops, as another one does not answer" in err
     np.testing.assert_allclose(module.main(common), expected[1:], rtol=1e-10)
+
+
+def test_split_slots_in_towers_from_the_first_step_on() -> None:
+    values = []
+    for split in (False, True):
+        v, opt = oc.Variable(W, name="w"), tf1.AdamOptimizer(0.1)
+        if split:
+            opt.shard_slots(mesh())
+        towers = tf1.TowerOptimizer(opt)
+
+        def tower(x: Any, towers: Any = towers, v: Any = v) -> Any:
+            loss, pairs = towers.value_and_gradients(lambda: jnp.mean((x @ v.value) ** 2), [v])
+            towers.apply_gradients(pairs)
+            return loss
+
+        for i in range(2):
+            x = np.sin(np.arange(24.0, dtype=np.float32).reshape(8, 3) + i)
+            oc.distribute.replicate_towers(tower, x, num_towers=2)
+        values.append(v.numpy())
+    np.testing.assert_allclose(values[1], values[0], rtol=1e-5)
+    assert slots_of(opt)[0].value.addressable_shards[0].data.size == W.size // N

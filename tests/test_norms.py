@@ -109,3 +109,18 @@ def test_sharded_updates_send_nothing_of_a_parameters_size(tx: oc.GradientTransf
     for shapes in re.findall(r"= (.+) all-reduce", text):
         for shape in re.findall(r"\w+\[([\d,]*)\]", shapes):
             assert np.prod([int(n) for n in shape.split(",") if n]) <= 32, shapes
+
+
+@pytest.mark.parametrize("dtype", [np.float32, jnp.bfloat16, np.float64])
+def test_norm_of_entries_near_the_largest_number_is_right(dtype) -> None:
+    with jax.enable_x64(True):
+        largest = float(jnp.finfo(dtype).max)
+        for entry in (largest / 4, largest / 2, largest / 1.5):
+            x = jnp.full(2, entry, dtype)
+            for norm in (oc.global_norm, jax.jit(oc.global_norm)):
+                np.testing.assert_allclose(float(norm([x])), float(x[0]) * 2**0.5, rtol=1e-6)
+            tx = oc.clip_by_global_norm(1.0)
+            np.testing.assert_allclose(
+                np.asarray(tx.update([x], tx.init([x]))[0][0], float), 0.5**0.5, rtol=1e-2
+            )
+        assert np.isinf(float(oc.global_norm([jnp.full(2, largest * 0.9, dtype)])))

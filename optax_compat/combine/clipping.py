@@ -88,10 +88,14 @@ def _careful_norm(leaves: Sequence[Array]) -> Array:
     dtype = _square(leaves).dtype
     maxima = [jnp.max(jnp.abs(x), initial=0).astype(dtype) for x in leaves]
     largest = jnp.max(jnp.stack(maxima))
-    unit = jnp.where(jnp.isfinite(largest) & (largest > 0), largest, 1)
-    # A divisor of its own for each, or XLA broadcasts it in memory.
-    units = [after(unit, x) for x in maxima]
-    return jnp.sqrt(_square([x / u for x, u in zip(leaves, units, strict=True)])) * unit
+    # A power of 2 whose inverse is neither infinite nor so small that XLA takes it for 0.
+    limits = jnp.finfo(dtype)
+    exponent = jnp.clip(jnp.frexp(largest)[1], limits.minexp, limits.maxexp - 3)
+    exponent = jnp.where(jnp.isfinite(largest) & (largest > 0), exponent, 0)
+    unit, inverse = (jnp.ldexp(jnp.ones((), dtype), e) for e in (exponent, -exponent))
+    # A factor of its own for each, or XLA broadcasts it in memory.
+    scaled = [x * after(inverse, most) for x, most in zip(leaves, maxima, strict=True)]
+    return jnp.sqrt(_square(scaled)) * unit
 
 
 def _rows_of_table(x: IndexedSlices) -> Array:

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from optax_compat.gradients import flatten_variables
 from optax_compat.keras.custom import CustomOptimizer
 from optax_compat.keras.options import listed
-from optax_compat.optimizer.checks import checked_step, pairs_of
+from optax_compat.optimizer.checks import checked_step, pairs_of, refuse_donation
 from optax_compat.optimizer.pure import PureState
 from optax_compat.optimizer.together import all_or_nothing
 from optax_compat.overlay import Overlay
@@ -160,6 +160,7 @@ class Optimizer(CustomOptimizer):
         if params is not None:
             self._refuse_own_steps("apply_gradients of a pytree")
             return super().apply_gradients(grads_and_vars, global_step, name, params=params, donate=donate)
+        refuse_donation(donate)
         step = checked_step(global_step, self._adopt)
         grads, variables = zip(*pairs_of(grads_and_vars), strict=True)
         self.apply(grads, variables)

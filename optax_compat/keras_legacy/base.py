@@ -16,7 +16,7 @@ from optax_compat.keras_legacy.engine import CLIPS, LegacyEngine, rate_in_force
 from optax_compat.keras_legacy.schedules import LearningRateSchedule, deserialize, serialize
 from optax_compat.optimizer.attributes import Fixed, Hyper
 from optax_compat.optimizer.cells import Cells
-from optax_compat.optimizer.checks import checked_step, pairs_of, short
+from optax_compat.optimizer.checks import checked_step, pairs_of, refuse_donation, short
 from optax_compat.optimizer.config import decode, encode
 from optax_compat.optimizer.hyper import is_number
 from optax_compat.optimizer.pure import PureState
@@ -205,6 +205,7 @@ class Optimizer(MinimizingOptimizer):
         if params is not None:
             self._refuse_functions()
             return super().apply_gradients(grads_and_vars, global_step, name, params=params, donate=donate)
+        refuse_donation(donate)
         if isinstance(grads_and_vars, Iterable):
             grads_and_vars = list(grads_and_vars)
             if not grads_and_vars:

@@ -16,6 +16,7 @@ from optax_compat.optimizer.checks import (
     leaves_of,
     no_gradients,
     pairs_of,
+    refuse_donation,
     short,
 )
 from optax_compat.optimizer.engine import TransformEngine
@@ -203,6 +204,7 @@ class Optimizer(Observed):
         """
         step = checked_step(global_step, self._adopt)
         if params is None:
+            refuse_donation(donate)
             grads, variables = self._checked_pairs(grads_and_vars, not skip_gradients_aggregation)
             self._update(grads, variables, None, step)
             return self.iterations
@@ -227,10 +229,10 @@ class Optimizer(Observed):
         if not skip_gradients_aggregation:
             grads = summed_over_replicas(self, grads)
         arrays = [leaf.array for leaf in leaves]
-        if donate and len({id(arrays[i]) for i in where}) < len(where):
+        if donate and len({id(x) for i in where for x in (arrays[i], flat[i])}) < 2 * len(where):
             raise ValueError(
-                "Parameters that an update may use up must be arrays of their own. "
-                "Received: donate=True, and one array in two places. Copy it, or leave donate out."
+                "Parameters that an update may use up must be arrays of their own. Received: donate=True, "
+                "and one array in two places, of params or of the gradients. Copy it, or leave donate out."
             )
         new = self._update(grads, [leaves[i].name for i in where], [arrays[i] for i in where], step, donate)
         for i, x in zip(where, new, strict=True):

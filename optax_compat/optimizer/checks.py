@@ -58,6 +58,15 @@ def pairs_of(grads_and_vars: Any) -> list[tuple[Any, Any]]:
     return pairs
 
 
+def refuse_donation(donate: bool) -> None:
+    """Raises ValueError if arrays are to be used up where there are only variables."""
+    if donate:
+        raise ValueError(
+            "Only arrays of the caller's can be used up, as variables are updated in place. "
+            "Received: donate=True without params. Leave it out."
+        )
+
+
 def no_gradients(names: Sequence[str], received: str = "None for each") -> ValueError:
     """The error when there is nothing to apply."""
     return ValueError(

@@ -12,7 +12,7 @@ from optax_compat.optimizer.cells import Cells
 from optax_compat.optimizer.engine import Cell, HyperSource, Program, compiled, compiled_values, kind_of
 from optax_compat.optimizer.hyper import Settings, as_number
 from optax_compat.optimizer.lanes import Arrangement, Place
-from optax_compat.optimizer.layout import sharding_to_keep
+from optax_compat.optimizer.layout import sharding_of, sharding_to_keep
 from optax_compat.optimizer.report import WRITTEN, StepWatch
 from optax_compat.overlay import isolated
 from optax_compat.sparse import is_sparse
@@ -188,16 +188,28 @@ class Plan:
             bound = self._bound_under
         else:
             bound = self._bind(settings, by_storage=True)
-        new_cells, new = run(
-            bound.program,
-            [v.value for v in bound.cells],
-            leaves,
-            [g if is_sparse(g) else jnp.asarray(g) for g in grads],
-            [as_number(source()) for source in bound.operands],
-        )
+        values = [v.value for v in bound.cells]
+        given = [g if is_sparse(g) else jnp.asarray(g) for g in grads]
+        if run is compiled_values:
+            values, given = _on_one_mesh(values, given)
+        operands = [as_number(source()) for source in bound.operands]
+        new_cells, new = run(bound.program, values, leaves, given, operands)
         for v, x in zip(bound.cells[: bound.n_written], new_cells, strict=True):
             v.assign(x)
         return new
+
+
+def _on_one_mesh(values: list[Any], grads: list[Any]) -> tuple[list[Any], list[Any]]:
+    """Both on the mesh that some of the values are laid out over, if any is."""
+    over = next((s for x in values if (s := sharding_of(x)) is not None), None)
+    if over is None:
+        return values, grads
+    everywhere = jax.sharding.NamedSharding(over.mesh, jax.sharding.PartitionSpec())
+
+    def put(x: Any) -> Any:
+        return x if is_tracer(x) or sharding_of(x) is not None else jax.device_put(x, everywhere)
+
+    return jax.tree.map(put, (values, grads))
 
 
 def join_devices(params: Sequence[Variable], others: Sequence[Variable]) -> None:

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from optax_compat.combine.common import map_present, with_extra_args
 from optax_compat.packing import per_leaf
@@ -67,11 +68,11 @@ def apply_if_finite(inner: GradientTransformation, max_consecutive_errors: int) 
     broken for good shows. Source: optax 0.2.8 `apply_if_finite`.
 
     Raises:
-      ValueError: `max_consecutive_errors` is negative.
+      ValueError: `max_consecutive_errors` is negative, or no integer.
     """
-    if max_consecutive_errors < 0:
+    if not isinstance(max_consecutive_errors, int | np.integer) or max_consecutive_errors < 0:
         raise ValueError(
-            "max_consecutive_errors must be 0 or more. "
+            "max_consecutive_errors must be an integer, 0 or more. "
             f"Received: max_consecutive_errors={max_consecutive_errors}. Pass 5, say."
         )
     inner_update = with_extra_args(inner)
