@@ -67,8 +67,8 @@ class Stateful(Declared):
 
         Variables of at most `max_size` entries (16,384 at first) that have no `jax.Ref` yet, and their slots,
         move into flat arrays when slots are made, where one kernel updates many of them. All else stays as it
-        is, and results do to the bit, as far as XLA rounds alike in kernels of other sizes (in one of Lion's it
-        does not): only algorithms that treat each entry by itself do so. Reading one eagerly
+        is, and results do to the bit, as far as XLA rounds alike in kernels of other sizes (not in one of
+        Lion's): only algorithms that treat each entry by itself do so. Reading one eagerly
         takes some microseconds after each update, to cut it out. 0 switches it off.
 
         Raises:
