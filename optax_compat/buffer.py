@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from optax_compat.parts import part_of, put_part, size_of
+from optax_compat.parts import cut, filled, part_of, put_part
 from optax_compat.tracing import is_tracer, tracing
 from optax_compat.types import Array
 from optax_compat.variable import Variable, mark_changed
@@ -56,7 +56,7 @@ class Buffer(Variable):
             return _part_of_ref(self.types[place].shape, self._ref, self.starts[place])
         part = self._parts[place]
         if part is None or (part.is_deleted() and place not in self._assigned):
-            part = self._parts[place] = _part(self.types[place].shape, self._present(), self.starts[place])
+            part = self._parts[place] = cut(self._present(), self.starts[place], self.types[place].shape)
         elif part.is_deleted():
             raise RuntimeError(
                 "A variable must hold a present value. Received: one whose buffer was deleted or donated. "
@@ -88,7 +88,7 @@ class Buffer(Variable):
         if self._assigned:
             self._array = super()._owned()
             for place in sorted(self._assigned):
-                self._array = _replaced(self._array, self.part(place), self.starts[place])
+                self._array = filled(self._array, self.part(place), self.starts[place])
                 self._assigned.remove(place)
         return self._array
 
@@ -124,20 +124,10 @@ def may_share(variable: Any, largest: int) -> bool:
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _part(shape: tuple[int, ...], flat: Array, start: Any) -> Array:
-    return jax.lax.dynamic_slice(flat, (start,), (size_of(shape),)).reshape(shape)
-
-
-@functools.partial(jax.jit, donate_argnums=0)
-def _replaced(flat: Array, part: Array, start: Any) -> Array:
-    return jax.lax.dynamic_update_slice(flat, part.ravel(), (start,))
-
-
-@functools.partial(jax.jit, static_argnums=0)
 def _part_of_ref(shape: tuple[int, ...], ref: Any, start: Any) -> Array:
-    return _part(shape, ref[...], start)
+    return cut(ref[...], start, shape)
 
 
 @jax.jit
 def _write_to_ref(ref: Any, part: Array, start: Any) -> None:
-    ref[...] = jax.lax.dynamic_update_slice(ref[...], part.ravel(), (start,))
+    ref[...] = filled(ref[...], part, start)

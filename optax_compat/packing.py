@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from optax_compat.parts import join, split
+from optax_compat.parts import cut, filled, join, split
 from optax_compat.sparse import dense, is_leaf, is_sparse
 from optax_compat.tracing import is_tracer, tracing
 from optax_compat.types import Array, GradientTransformation, OptState, Params, PyTree, Updates
@@ -124,9 +124,9 @@ def holds_packed(tree: PyTree) -> bool:
 
 def _split(buffer: Array, shapes: tuple[Shape, ...]) -> list[Array]:
     sizes = [math.prod(shape) for shape in shapes]
-    if not (is_tracer(buffer) or tracing()):
+    if not (is_tracer(buffer) or tracing()):  # a program for all leaves would take seconds to compile
         starts = np.cumsum([0, *sizes], dtype=np.int32)
-        return [_take(buffer, start, x) for start, x in zip(starts, shapes, strict=False)]
+        return [cut(buffer, start, x) for start, x in zip(starts, shapes, strict=False)]
     pieces = split(buffer, sizes)
     return [lax.reshape(x, (*buffer.shape[:-1], *shape)) for x, shape in zip(pieces, shapes, strict=True)]
 
@@ -137,23 +137,9 @@ def _join(leaves: Sequence[Array], sharding: Any) -> Array:
     buffer = jnp.zeros(sum(x.size for x in leaves), leaves[0].dtype, device=sharding)
     start = 0
     for x in leaves:
-        buffer = _put(buffer, x, np.int32(start))
+        buffer = filled(buffer, x, np.int32(start))
         start += x.size
     return buffer
-
-
-# Eagerly, a program for all leaves would take seconds to compile; these compile once for each shape.
-
-
-@functools.partial(jax.jit, static_argnums=2)
-def _take(buffer: Array, start: Any, shape: Shape) -> Array:
-    piece = lax.dynamic_slice_in_dim(buffer, start, math.prod(shape), -1)
-    return piece.reshape(*buffer.shape[:-1], *shape)
-
-
-@functools.partial(jax.jit, donate_argnums=0)
-def _put(buffer: Array, leaf: Array, start: Any) -> Array:
-    return lax.dynamic_update_slice_in_dim(buffer, leaf.ravel(), start, 0)
 
 
 def _leaves_of(packed: Packed) -> list[Any]:

@@ -1,5 +1,6 @@
 """Parts of flat arrays, cut out and put back so that equal parts are compiled once."""
 
+import functools
 import itertools
 from collections.abc import Sequence
 from typing import Any
@@ -31,6 +32,19 @@ def put_part(flat: Array, part: Array, start: int) -> Array:
     if part.size == flat.size:
         return part.reshape(flat.shape)
     return jax.lax.dynamic_update_slice(flat, jnp.ravel(part), (_hidden(start),))
+
+
+@functools.partial(jax.jit, static_argnums=2)
+def cut(flat: Array, start: Any, shape: tuple[int, ...]) -> Array:
+    """`part_of` outside of traces, of the last axis if there are others; compiled once for a shape."""
+    part = jax.lax.dynamic_slice_in_dim(flat, start, size_of(shape), -1)
+    return part.reshape(*flat.shape[:-1], *shape)
+
+
+@functools.partial(jax.jit, donate_argnums=0)
+def filled(flat: Array, part: Array, start: Any) -> Array:
+    """`put_part` outside of traces, in place; compiled once for a shape."""
+    return jax.lax.dynamic_update_slice(flat, part.ravel(), (start,))
 
 
 def _hidden(start: int) -> Array:

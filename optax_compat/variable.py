@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.experimental import multihost_utils
 
+from optax_compat.operators import Operators
 from optax_compat.taps import Indexing
 from optax_compat.tracing import is_tracer, outside_of_traces, tracing
 from optax_compat.types import Array, DType
@@ -73,7 +74,7 @@ def _tf_dtype(value: Any) -> DType | None:
     return {np.dtype(np.float64): np.float32, np.dtype(np.int64): np.int32}.get(kind)
 
 
-class Variable:
+class Variable(Operators):
     """A mutable array, read and written in place, eagerly and inside of any JAX transformation.
 
     It holds a plain array until a trace reads or writes it; from then on a `jax.Ref`, which JAX
@@ -436,72 +437,6 @@ class Variable:
             return self._rows(_AS_JAX, jnp.asarray(index))
         return self.value[index]
 
-    def __neg__(self) -> Array:
-        return -self.value
-
-    def __abs__(self) -> Array:
-        return abs(self.value)
-
-    def __add__(self, other: Any) -> Array:
-        return self.value + _plain(other)
-
-    def __radd__(self, other: Any) -> Array:
-        return _plain(other) + self.value
-
-    def __sub__(self, other: Any) -> Array:
-        return self.value - _plain(other)
-
-    def __rsub__(self, other: Any) -> Array:
-        return _plain(other) - self.value
-
-    def __mul__(self, other: Any) -> Array:
-        return self.value * _plain(other)
-
-    def __rmul__(self, other: Any) -> Array:
-        return _plain(other) * self.value
-
-    def __truediv__(self, other: Any) -> Array:
-        return self.value / _plain(other)
-
-    def __rtruediv__(self, other: Any) -> Array:
-        return _plain(other) / self.value
-
-    def __floordiv__(self, other: Any) -> Array:
-        return self.value // _plain(other)
-
-    def __rfloordiv__(self, other: Any) -> Array:
-        return _plain(other) // self.value
-
-    def __mod__(self, other: Any) -> Array:
-        return self.value % _plain(other)
-
-    def __rmod__(self, other: Any) -> Array:
-        return _plain(other) % self.value
-
-    def __pow__(self, other: Any) -> Array:
-        return self.value ** _plain(other)
-
-    def __rpow__(self, other: Any) -> Array:
-        return _plain(other) ** self.value
-
-    def __matmul__(self, other: Any) -> Array:
-        return self.value @ _plain(other)
-
-    def __rmatmul__(self, other: Any) -> Array:
-        return _plain(other) @ self.value
-
-    def __lt__(self, other: Any) -> Array:
-        return self.value < _plain(other)
-
-    def __le__(self, other: Any) -> Array:
-        return self.value <= _plain(other)
-
-    def __gt__(self, other: Any) -> Array:
-        return self.value > _plain(other)
-
-    def __ge__(self, other: Any) -> Array:
-        return self.value >= _plain(other)
-
 
 def _whole(array: Array) -> Any:
     """The array, with the parts that other processes have."""
@@ -512,13 +447,6 @@ def _whole(array: Array) -> Any:
 
 def _rebuild(value: np.ndarray, trainable: bool, name: str, constraint: Constraint | None) -> Variable:
     return Variable(value, trainable, name, value.dtype, constraint)
-
-
-def _plain(x: Any) -> Any:
-    """`x` as something whose own operators JAX arrays answer to."""
-    if isinstance(x, Variable):
-        return x.value
-    return jnp.asarray(x) if isinstance(x, np.ndarray | list) else x
 
 
 def _indices(ids: Array, n: int) -> Array:

@@ -29,6 +29,7 @@ LEVELS = {
     "norms": 1,
     "packing": 1,
     "parts": 1,
+    "operators": 1,
     "taps": 1,
     "tracing": 1,
     "transform": 2,
