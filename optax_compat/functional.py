@@ -11,18 +11,17 @@ optax computes in 16 bits. The updates have the parameters' dtypes.
 """
 
 import functools
-from collections.abc import Sequence
 from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from optax_compat.combine.basic import add_decayed_weights, chain, identity, scale_by_learning_rate
+from optax_compat.combine.basic import add_decayed_weights, applied, chain, identity, scale_by_learning_rate
 from optax_compat.combine.common import map_present, rounded
 from optax_compat.combine.lazy import require_whole
 from optax_compat.combine.masking import MaskOrFn, masked
-from optax_compat.ordering import applied, late_last
+from optax_compat.ordering import parameters_first
 from optax_compat.rules.adadelta import Adadelta
 from optax_compat.rules.adagrad import Adagrad
 from optax_compat.rules.adam import Adam
@@ -81,11 +80,8 @@ def _from_rule(rule: Rule, **h: Any) -> GradientTransformation:
     return GradientTransformation(lifted.init, update)
 
 
-def _optimizer(*members: GradientTransformation, late: Sequence[str] = ()) -> GradientTransformation:
-    """A chain that computes in float32 throughout for 16-bit parameters, and ends in their dtypes.
-
-    `late`: slots that are written after the parameters, see `Rule.late`.
-    """
+def _optimizer(*members: GradientTransformation) -> GradientTransformation:
+    """A chain that computes in float32 throughout for 16-bit parameters, and ends in their dtypes."""
     whole = chain(*members)
 
     def update(
@@ -102,7 +98,7 @@ def _optimizer(*members: GradientTransformation, late: Sequence[str] = ()) -> Gr
             out, state = whole.update(wide, state, wide_params, **extra_args)
             return map_present(lambda u, w: rounded(u, w.dtype), out, like), state
 
-        return run(state) if params is None else late_last(run, late, state, lambda u: applied(params, u))
+        return run(state) if params is None else parameters_first(run, state, lambda u: applied(params, u))
 
     return GradientTransformation(whole.init, update)
 
@@ -396,7 +392,6 @@ def adadelta(
         add_decayed_weights(weight_decay, weight_decay_mask),
         scale_by_adadelta(rho, eps),
         scale_by_learning_rate(learning_rate),
-        late=Adadelta.late,
     )
 
 
@@ -437,7 +432,6 @@ def lion(
         scale_by_lion(b1, b2, mu_dtype),
         add_decayed_weights(weight_decay, mask),
         scale_by_learning_rate(learning_rate),
-        late=Lion.late,
     )
 
 

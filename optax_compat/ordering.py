@@ -1,73 +1,112 @@
-"""The order in which XLA writes new slots and new parameters where both take the old slots."""
+"""The order in which XLA writes new parameters and new slots where both take the old slots.
 
-from collections.abc import Callable, Sequence
+On the CPU it computes one result after the other. A slot that is overwritten while something still takes its
+old value is copied first; none is if the parameters, which take the slots, are written before them.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import jax
 import jax.core
+import jax.numpy as jnp
 
-from optax_compat.combine.basic import apply_updates
 from optax_compat.rules.rule import after
-from optax_compat.sparse import is_leaf, is_sparse
-from optax_compat.types import OptState, Params, Updates
+from optax_compat.types import OptState, Params
 
 R = TypeVar("R")
 
+NARROW = (jnp.float16, jnp.bfloat16) if jax.__version_info__ >= (0, 10) else (jnp.float16,)
+"""Slots that are always late. Older XLA makes bfloat16 parameters anew where they are used, in any order."""
 
-def late_last(
-    update: Callable[[OptState], tuple[R, OptState]],
-    late: Sequence[str],
-    state: OptState,
-    moved: Callable[[R], Params],
+
+@dataclass
+class _Noted:
+    """The names of slots in the order of their making; which of them, or whether all, are late."""
+
+    names: list[str] = field(default_factory=list)
+    late: set[str] = field(default_factory=set)
+    all_late: bool = False
+
+
+_noted: ContextVar[_Noted | None] = ContextVar("noted", default=None)
+
+
+def note_slots(names: Iterable[str] = (), late: Iterable[str] = (), all_late: bool = False) -> None:
+    """Tells `parameters_first`, within it, of slots. A slot may take the old values of those named before it.
+
+    Those named in `late` too, or all, are written after the parameters.
+    """
+    noted = _noted.get()
+    if noted is not None:
+        noted.names += [name for name in names if name not in noted.names]
+        noted.late.update(late)
+        noted.all_late |= all_late
+
+
+def parameters_first(
+    update: Callable[[OptState], tuple[R, OptState]], state: OptState, moved: Callable[[R], Params]
 ) -> tuple[R, OptState]:
-    """`update(state)`, with the slots named in `late` written after the new parameters.
+    """`update(state)`, with late slots written after the new parameters, the last that was noted first.
 
-    They are made anew from old slots that look as if they hung on the new parameters; XLA, which on the CPU
-    computes one result after the other, then need not copy the old ones first. Nothing else changes.
+    Slots of 16 bits are always late: parameters are made of what these were before they were rounded. Of
+    calls within calls the outermost sees to it: it knows the parameters that are written.
 
     Args:
       update: gives what the parameters become, in some form, and the new state.
-      late: names of slots, see `Rule.late`.
-      state: slots are wherever a dictionary has them by name.
+      state: slots are trees of the parameters' structure.
       moved: the new parameters of what `update` gave, just as they will be returned; None for those whose
         slots are to be left alone.
     """
-    result, new = update(state)
-    if not late:
+    if _noted.get() is not None:
+        return update(state)
+    noted = _Noted()
+    token = _noted.set(noted)
+    try:
+        result, new = update(state)
+    finally:
+        _noted.reset(token)
+    if not any(isinstance(x, jax.core.Tracer) for x in jax.tree.leaves(result)):
+        return result, new  # the arrays are there already
+    if not (noted.late or noted.all_late or any(map(_is_narrow, jax.tree.leaves(new)))):
         return result, new
     parameters = moved(result)
-    if not all(isinstance(w, jax.core.Tracer) for w in jax.tree.leaves(parameters)):
-        return result, new
+    written, structure = jax.tree.flatten(parameters, is_leaf=_is_none)
 
-    def tied(slot: Any, w: Any) -> Any:
-        return slot if slot is None or w is None else after(slot, w)
+    def mirrors(x: Any) -> bool:
+        return jax.tree.structure(x, is_leaf=_is_none) == structure
 
-    def has_late(x: Any) -> bool:
-        return isinstance(x, dict) and not x.keys().isdisjoint(late)
+    entries, treedef = jax.tree_util.tree_flatten_with_path(new, is_leaf=mirrors)
+    columns = [x for _, x in entries]
+    names = [_name_of(path, noted.names) for path, _ in entries]
+    ranks = [noted.names.index(name) if name else -1 for name in names]
+    for i in sorted(range(len(columns)), key=lambda i: -ranks[i]):
+        if not mirrors(columns[i]):
+            continue
+        late = noted.all_late or names[i] in noted.late
+        slots = structure.flatten_up_to(columns[i])
+        for k, (slot, last) in enumerate(zip(slots, written, strict=True)):
+            if _alike(slot, last) and (late or _is_narrow(slot)):
+                slots[k] = written[k] = after(slot, last)
+        columns[i] = structure.unflatten(slots)
+    return result, treedef.unflatten(columns)
 
-    def tie(x: Any) -> Any:
-        if not has_late(x):
-            return x
-        return {
-            name: jax.tree.map(tied, slots, parameters, is_leaf=_is_none) if name in late else slots
-            for name, slots in x.items()
-        }
 
-    def take(x: Any, y: Any) -> Any:
-        return {name: (y if name in late else x)[name] for name in x} if has_late(x) else x
-
-    _, again = update(jax.tree.map(tie, state, is_leaf=has_late))
-    return result, jax.tree.map(take, new, again, is_leaf=has_late)
+def _name_of(path: tuple[Any, ...], names: Sequence[str]) -> str | None:
+    keys = [getattr(key, "key", None) for key in path]
+    return next((key for key in reversed(keys) if key in names), None)
 
 
 def _is_none(x: Any) -> bool:
     return x is None
 
 
-def applied(params: Params, updates: Updates) -> Params:
-    """For `moved`: what `apply_updates` makes of dense updates."""
+def _is_narrow(x: Any) -> bool:
+    return getattr(x, "dtype", None) in NARROW
 
-    def add(w: Any, u: Any) -> Any:
-        return None if w is None or u is None or is_sparse(w) or is_sparse(u) else apply_updates(w, u)
 
-    return jax.tree.map(add, params, updates, is_leaf=is_leaf)
+def _alike(slot: Any, w: Any) -> bool:
+    shape = getattr(slot, "shape", None)
+    return w is not None and shape == w.shape and jnp.issubdtype(slot.dtype, jnp.inexact)

@@ -6,6 +6,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import jax
 import jax.numpy as jnp
 
+from optax_compat.ordering import note_slots
 from optax_compat.packing import per_leaf
 from optax_compat.rules.rule import Hypers, Rule, Scalars, Slots, after
 from optax_compat.sparse import IndexedSlices, is_leaf, map_values, put_rows, take_rows
@@ -18,6 +19,7 @@ from optax_compat.types import (
     PyTree,
     Updates,
     compute_dtype,
+    is_narrow,
     next_count,
     real_dtype,
 )
@@ -63,7 +65,11 @@ def _scalars_for(rule: Rule, h: Hypers, shared: Mapping[str, Array], count: Any,
 def _update(rule: Rule, g: Array, w: Array, s: Slots, c: Scalars, dtype: DType) -> tuple[Array, Slots]:
     """The rule's update with arithmetic in `dtype`; slots keep their own dtypes."""
     wide = {name: x.astype(dtype) for name, x in s.items()}
-    result, new = rule.update(g.astype(dtype), w.astype(dtype), wide, c)
+    g, w = g.astype(dtype), w.astype(dtype)
+    result, new = rule.update(g, w, wide, c)
+    if rule.remakes_slots and any(is_narrow(x.dtype) for x in s.values()):
+        apart = Scalars(**{name: after(x, g) for name, x in vars(c).items()})
+        _, new = rule.update(g, w, wide, apart)
     return result, {name: new[name].astype(s[name].dtype) for name in new}
 
 
@@ -102,14 +108,12 @@ def run_rule(
     h: Hypers,
     count: Any,
     rows: Rows = "all",
-    in_place: bool = True,
 ) -> tuple[list[Array | IndexedSlices | None], list[Slots], dict[str, Array]]:
     """One update of every parameter in a list.
 
     Arithmetic runs in float32 for 16-bit parameters and in the parameter's own dtype otherwise;
     slots keep their dtypes. A gradient of `None` leaves its parameter and slots alone. A rule that
-    does not look at the parameters may be given the gradients in their place. `in_place`: parameters and
-    slots are overwritten by what comes of this.
+    does not look at the parameters may be given the gradients in their place.
 
     Returns:
       For each parameter its change (its new value if `rule.replaces`) in the dtype of the
@@ -120,6 +124,7 @@ def run_rule(
       TypeError: a sparse gradient is to move rows, and the rule goes by whole parameters.
     """
     prepared: dict[DType, Scalars] = {}
+    note_slots(rule.slot_names, rule.late)
     numbers = rule.combine(h)
     results: list[Array | IndexedSlices | None] = []
     new_slots: list[Slots] = []
@@ -136,13 +141,6 @@ def run_rule(
         else:
             assert not isinstance(w, IndexedSlices)
             result, new = _update(rule, g, w, s, prepared[dtype], dtype)
-            if in_place and w.dtype == jnp.bfloat16 and rule.elementwise:
-                # Slots are stored shorter than what `w` is made of, which XLA makes anew of the old ones.
-                moved = (result if rule.replaces else w + result).astype(w.dtype)  # as the caller will
-                new = {
-                    name: x if x.dtype == dtype or name in rule.late else after(x, moved)
-                    for name, x in new.items()
-                }
         results.append(result)
         new_slots.append(new)
     return results, new_slots, rule.finish(shared, h, count)
@@ -182,9 +180,7 @@ def lift(rule: Rule, **h: Any) -> GradientTransformation:
         weights = grads if params is None else [jnp.asarray(w) for w in treedef.flatten_up_to(params)]
         columns = {name: treedef.flatten_up_to(tree) for name, tree in state.slots.items()}
         slots = [{name: columns[name][i] for name in columns} for i in range(len(grads))]
-        results, slots, shared = run_rule(
-            rule, grads, weights, slots, state.shared, h, state.count, in_place=False
-        )
+        results, slots, shared = run_rule(rule, grads, weights, slots, state.shared, h, state.count)
         out = []
         for result, w in zip(results, weights, strict=True):
             if result is None or w is None:

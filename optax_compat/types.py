@@ -65,6 +65,11 @@ def compute_dtype(dtype: DType) -> np.dtype:
     return dtype
 
 
+def is_narrow(dtype: DType) -> bool:
+    """Whether arithmetic on a dtype runs in a wider one: 16-bit floats."""
+    return compute_dtype(dtype) != dtype
+
+
 def real_dtype(dtype: DType) -> np.dtype:
     """The dtype of the real part of `dtype`."""
     return np.finfo(dtype).dtype if np.dtype(dtype).kind == "c" else np.dtype(dtype)

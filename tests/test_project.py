@@ -35,7 +35,7 @@ LEVELS = {
     "transform": 2,
     "combine": 2,
     "jitting": 2,
-    "ordering": 2,
+    "ordering": 1,
     "precision": 2,
     "variable": 2,
     "buffer": 2,

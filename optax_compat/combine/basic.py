@@ -16,7 +16,8 @@ from optax_compat.combine.common import (
     with_extra_args,
 )
 from optax_compat.combine.masking import MaskOrFn, masked
-from optax_compat.sparse import IndexedSlices, add_rows, dense, is_leaf
+from optax_compat.ordering import parameters_first
+from optax_compat.sparse import IndexedSlices, add_rows, dense, is_leaf, is_sparse
 from optax_compat.types import (
     Array,
     GradientTransformation,
@@ -53,6 +54,15 @@ def apply_updates(params: Params, updates: Updates) -> Params:
     return jax.tree.map(add, params, updates, is_leaf=is_leaf)
 
 
+def applied(params: Params, updates: Updates) -> Params:
+    """What `apply_updates` makes of dense updates; None for others. For `parameters_first`."""
+
+    def add(w: Any, u: Any) -> Any:
+        return None if w is None or u is None or is_sparse(w) or is_sparse(u) else apply_updates(w, u)
+
+    return jax.tree.map(add, params, updates, is_leaf=is_leaf)
+
+
 def chain(*args: GradientTransformation) -> GradientTransformation:
     """One transformation that applies others in turn.
 
@@ -79,11 +89,15 @@ def chain(*args: GradientTransformation) -> GradientTransformation:
                 f"Received: state={jax.tree.structure(state)}. "
                 "Pass the state that this chain's init or update returned."
             )
-        new_state = []
-        for member, member_state in zip(updaters, state, strict=True):
-            updates, member_state = member(updates, member_state, params, **extra_args)
-            new_state.append(member_state)
-        return updates, tuple(new_state)
+
+        def run(state: OptState) -> tuple[Updates, OptState]:
+            changes, new_state = updates, []
+            for member, member_state in zip(updaters, state, strict=True):
+                changes, member_state = member(changes, member_state, params, **extra_args)
+                new_state.append(member_state)
+            return changes, tuple(new_state)
+
+        return run(state) if params is None else parameters_first(run, state, lambda u: applied(params, u))
 
     return GradientTransformation(init, update)
 

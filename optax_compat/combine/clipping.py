@@ -9,7 +9,7 @@ from jax.typing import ArrayLike
 from optax_compat.combine.common import known_number, map_present, no_state, summed
 from optax_compat.combine.lazy import require_whole
 from optax_compat.norms import sum_of_squares
-from optax_compat.rules.rule import after
+from optax_compat.rules.rule import after, apart
 from optax_compat.sparse import IndexedSlices, is_sparse, map_values
 from optax_compat.types import (
     Array,
@@ -94,7 +94,7 @@ def _careful_norm(leaves: Sequence[Array]) -> Array:
     exponent = jnp.where(jnp.isfinite(largest) & (largest > 0), exponent, 0)
     unit, inverse = (jnp.ldexp(jnp.ones((), dtype), e) for e in (exponent, -exponent))
     # A factor of its own for each, or XLA broadcasts it in memory.
-    scaled = [x * after(inverse, most) for x, most in zip(leaves, maxima, strict=True)]
+    scaled = [apart(x, most) * after(inverse, most) for x, most in zip(leaves, maxima, strict=True)]
     return jnp.sqrt(_square(scaled)) * unit
 
 
@@ -132,7 +132,7 @@ def clip_by_global_norm(max_norm: ArrayLike) -> GradientTransformation:
         def clip_array(u: Array) -> Array:
             dtype = compute_dtype(u.dtype)
             real = real_dtype(dtype)
-            wide = u.astype(dtype)
+            wide = apart(u, norm).astype(dtype)
             scaled = wide * unit.astype(real) * inverse.astype(real) * limit.astype(real)
             return jnp.where(fits, wide, scaled).astype(u.dtype)
 

@@ -198,11 +198,6 @@ class KerasEngine:
         return self.inner.slot_names
 
     @property
-    def late(self) -> tuple[str, ...]:
-        """See `Engine`."""
-        return self.inner.late
-
-    @property
     def masks(self) -> bool:
         """See `Engine`; averages go on without a gradient."""
         return not self.pipeline.use_ema and self.inner.masks

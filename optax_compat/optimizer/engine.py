@@ -20,8 +20,8 @@ from optax_compat.combine.common import with_extra_args
 from optax_compat.optimizer.hyper import evaluate
 from optax_compat.optimizer.lanes import Arrangement, Place, joined
 from optax_compat.optimizer.report import WRITTEN, observed
-from optax_compat.ordering import late_last
-from optax_compat.rules.rule import Hypers, Rule
+from optax_compat.ordering import parameters_first
+from optax_compat.rules.rule import Hypers, Rule, fitted
 from optax_compat.sparse import IndexedSlices, add_rows, is_sparse, put_rows
 from optax_compat.transform import Rows, run_rule
 from optax_compat.types import (
@@ -69,11 +69,6 @@ class Engine(Protocol):
         """The names of the slots in the order of their making, where there is one."""
         ...
 
-    @property
-    def late(self) -> tuple[str, ...]:
-        """The slots that are written after the parameters, see `Rule.late`."""
-        ...
-
     def joins(self, mark: Mark) -> bool:
         """Whether the entries of parameters so marked are updated each by itself, whatever array it is in."""
         ...
@@ -113,11 +108,6 @@ class RuleEngine:
     def slot_names(self) -> tuple[str, ...]:
         """See `Engine`."""
         return tuple(dict.fromkeys(name for rule in self.rules for name in rule.slot_names))
-
-    @property
-    def late(self) -> tuple[str, ...]:
-        """See `Engine`."""
-        return tuple(dict.fromkeys(name for rule in self.rules for name in rule.late))
 
     @property
     def masks(self) -> bool:
@@ -192,7 +182,7 @@ def _moved(w: Array, result: Any, replaces: bool = False) -> Array:
     """The parameter after a change, or with a new value in its place; rounded once."""
     if isinstance(result, IndexedSlices):
         return put_rows(w, result) if replaces else add_rows(w, result)
-    return (result if replaces else w + result).astype(w.dtype)
+    return fitted(result if replaces else w + result, w)
 
 
 @dataclass(frozen=True)
@@ -201,7 +191,6 @@ class TransformEngine:
 
     tx: GradientTransformation
     slot_names: tuple[str, ...] = ()
-    late: tuple[str, ...] = ()
     masks: bool = False
 
     def joins(self, mark: Mark) -> bool:
@@ -327,33 +316,28 @@ class Program:
                 value = jnp.where(flag, number.astype(value.dtype), value)
             h[hyper.name] = value
 
-        def update(state: OptState) -> tuple[list[Array], OptState]:
+        def update(state: OptState) -> tuple[PerVariable, OptState]:
             new, new_state = self.engine.update(PerVariable(grads), state, PerVariable(old), h, count, marks)
-            return [
+            new = PerVariable(
                 x if constraint is None else _constrain(constraint, x)
                 for x, constraint in zip(new, constraints, strict=True)
-            ], new_state
-
-        new, new_state = late_last(
-            update,
-            self.engine.late,
-            state,
-            lambda new: PerVariable(None if is_sparse(g) else x for x, g in zip(new, grads, strict=True)),
-        )
-        if (after := jax.tree.structure(new_state)) != (before := jax.tree.structure(state)):
-            raise ValueError(
-                "A transformation's update must keep the structure of its state. "
-                f"Received: {after} after {before}. Make init and update agree."
             )
-        if self.masked:
+            new_state = _like(new_state, state)
+            if not self.masked:
+                return new, new_state
             present = PerVariable(self.layout.spread(operands[-1], lane) for lane in lanes)
-            new, new_state = _where(present, (PerVariable(new), new_state), (PerVariable(old), state))
+            return _where(present, (new, new_state), (PerVariable(old), state))
+
+        def moved(new: PerVariable) -> PerVariable:
+            return PerVariable(None if is_sparse(g) else x for x, g in zip(new, grads, strict=True))
+
+        new, new_state = parameters_first(update, state, moved)
         stored = list(cells[: self.n_stored])
         for place, x in zip(places, new, strict=True):
             if place is not None:
                 place.write(stored, x)
-        for place, x, before in zip(*map(jax.tree.leaves, (state_places, new_state, state)), strict=True):
-            place.write(stored, _like(x, before))
+        for place, x in zip(*map(jax.tree.leaves, (state_places, new_state)), strict=True):
+            place.write(stored, x)
         end = self.n_stored + 1 + self.has_global_step
         counters = [next_count(c) for c in cells[self.n_stored : end]]
         if self.watched:
@@ -387,14 +371,24 @@ def _constrain(constraint: Callable[[Array], Array], x: Array) -> Array:
     return y.astype(x.dtype)
 
 
-def _like(new: Any, old: Array) -> Array:
-    new = jnp.asarray(new)
-    if new.shape != old.shape:
+def _like(new: OptState, old: OptState) -> OptState:
+    """A new state in the dtypes of the old."""
+    if (after := jax.tree.structure(new)) != (before := jax.tree.structure(old)):
         raise ValueError(
-            f"A transformation's update must keep the shapes of its state. Received: {new.shape} "
-            f"after {old.shape}. Make init and update agree."
+            "A transformation's update must keep the structure of its state. "
+            f"Received: {after} after {before}. Make init and update agree."
         )
-    return new.astype(old.dtype)
+
+    def cast(new: Any, old: Array) -> Array:
+        new = jnp.asarray(new)
+        if new.shape != old.shape:
+            raise ValueError(
+                f"A transformation's update must keep the shapes of its state. Received: {new.shape} "
+                f"after {old.shape}. Make init and update agree."
+            )
+        return new.astype(old.dtype)
+
+    return jax.tree.map(cast, new, old)
 
 
 @functools.lru_cache(maxsize=1024)

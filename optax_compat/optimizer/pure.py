@@ -7,10 +7,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from optax_compat.combine.basic import applied
 from optax_compat.optimizer.checks import flatten_like, leaves_of
 from optax_compat.optimizer.engine import Engine, Mark, RuleEngine, TransformEngine
 from optax_compat.optimizer.storage import StoringEngine
-from optax_compat.ordering import applied, late_last
+from optax_compat.ordering import parameters_first
 from optax_compat.packing import Layout, Packed, holds_packed, is_packed, packed_as, unpack
 from optax_compat.precision.storage import widened
 from optax_compat.rules.rule import Hypers
@@ -96,7 +97,7 @@ def pure_update(
             for x, w, g in zip(new, old, given, strict=True)
         ), new_inner
 
-    changes, new_inner = late_last(run, engine.late, inner, lambda updates: applied(old, updates))
+    changes, new_inner = parameters_first(run, inner, lambda updates: applied(old, updates))
 
     def merge(rows: PerVariable, new_rows: PerVariable) -> PerVariable:
         changed = dict(zip(where, new_rows, strict=True))

@@ -1,6 +1,5 @@
 """How a facade keeps slots and 16-bit variables: their dtype, float32 copies, rounding by chance."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,10 +9,9 @@ import numpy as np
 
 from optax_compat.optimizer.checks import short
 from optax_compat.optimizer.engine import Engine, Mark, Marks
-from optax_compat.precision.storage import current, is_narrow, like, rounded_by, widened, words_of
-from optax_compat.rules.rule import Hypers, after
-from optax_compat.sparse import is_leaf
-from optax_compat.types import Array, DType, OptState, PerVariable
+from optax_compat.precision.storage import current, like, rounded_by, widened, words_of
+from optax_compat.rules.rule import Hypers, after, fitted
+from optax_compat.types import Array, DType, OptState, PerVariable, is_narrow
 
 
 @dataclass(frozen=True)
@@ -57,11 +55,6 @@ class Storage:
             )
         return cls(_slot_dtype(slot_dtype), bool(master_weights), None if seed is None else int(seed))
 
-    @property
-    def has_narrow_slots(self) -> bool:
-        """Whether there may be slots of 16 bits."""
-        return not self.master_weights if self.slot_dtype is None else is_narrow(self.slot_dtype)
-
     def arguments(self) -> dict[str, Any]:
         """Those of `set_precision`, ready for JSON, without defaults."""
         given = {
@@ -97,11 +90,6 @@ class StoringEngine:
     def slot_names(self) -> tuple[str, ...]:
         """See `Engine`."""
         return (*self.inner.slot_names, *(["master_weight"] if self.storage.master_weights else []))
-
-    @property
-    def late(self) -> tuple[str, ...]:
-        """See `Engine`."""
-        return self.inner.late
 
     @property
     def masks(self) -> bool:
@@ -150,22 +138,14 @@ class StoringEngine:
                 None if m is None else x for m, x in zip(state["master_weight"], new, strict=True)
             )
         if self.storage.seed is None:
-            written = [x.astype(w.dtype) for x, w in zip(new, params, strict=True)]
+            written = [fitted(x, w) for x, w in zip(new, params, strict=True)]
         else:
             new_state["rounding_key"], now = jax.random.split(state["rounding_key"])
             words = words_of(now, len(params))
             written = [
-                rounded_by(words[i], x, w.dtype) if is_narrow(w.dtype) else x
+                after(rounded_by(words[i], x, w.dtype), w) if is_narrow(w.dtype) else x
                 for i, (x, w) in enumerate(zip(new, params, strict=True))
             ]
-        whole = [not is_leaf(g) for g in grads]
-        # Looks as if it took the old variable, so that XLA does not compute it anew wherever it is used.
-        written = [
-            after(x, w) if all_of_it and is_narrow(w.dtype) else x
-            for x, w, all_of_it in zip(written, params, whole, strict=True)
-        ]
-        if self.storage.has_narrow_slots and not self.late:
-            new_state = _slots_last(new_state, written, whole)
         return PerVariable(written), new_state
 
     def rewind(self, state: OptState, h: Hypers, count: Array) -> OptState:
@@ -176,21 +156,3 @@ class StoringEngine:
 def _kind_of(w: Array, dtype: DType) -> DType:
     """A dtype for the slots of a parameter: `dtype` unless it is complex."""
     return w.dtype if jnp.issubdtype(w.dtype, jnp.complexfloating) else dtype
-
-
-def _slots_last(state: OptState, new: Sequence[Array], whole: Sequence[bool]) -> OptState:
-    """A state whose 16-bit slots are written after the new variables, where these change as a whole.
-
-    Variables are made of unrounded slots, which XLA computes again from the old ones; on the CPU it copies
-    these first unless it knows that they are overwritten later.
-    """
-
-    def last(slots: Any) -> Any:
-        if not isinstance(slots, PerVariable):
-            return slots
-        return PerVariable(
-            after(s, w) if all_of_it and s is not None and is_narrow(s.dtype) and s.shape == w.shape else s
-            for s, w, all_of_it in zip(slots, new, whole, strict=True)
-        )
-
-    return jax.tree.map(last, state, is_leaf=lambda x: isinstance(x, PerVariable))

@@ -7,8 +7,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from optax_compat.combine.basic import applied
 from optax_compat.combine.common import map_present, with_extra_args
+from optax_compat.norms import is_finite
+from optax_compat.ordering import note_slots, parameters_first
 from optax_compat.packing import per_leaf
+from optax_compat.rules.rule import apart
 from optax_compat.sparse import IndexedSlices, is_leaf, is_sparse, map_values, values_of
 from optax_compat.types import (
     Array,
@@ -24,25 +28,39 @@ from optax_compat.types import (
 def all_finite(tree: PyTree) -> Array:
     """Whether no entry of a tree is infinite or NaN: a 0-d bool. Sparse leaves count with their values."""
     leaves = [jnp.asarray(values_of(x)) for x in jax.tree.leaves(tree, is_leaf=is_sparse)]
-    flags = [jnp.all(jnp.isfinite(x)) for x in leaves if jnp.issubdtype(x.dtype, jnp.inexact)]
+    flags = [is_finite(x) for x in leaves if jnp.issubdtype(x.dtype, jnp.inexact)]
     return jnp.all(jnp.stack(flags)) if flags else jnp.asarray(True)
 
 
 def guarded(
-    ok: Array, update: Callable[[], tuple[Updates, OptState]], state: OptState, skipped: OptState
+    ok: Array,
+    update: Callable[[Updates, OptState], tuple[Updates, OptState]],
+    grads: Updates,
+    state: OptState,
+    params: Params | None,
+    skip: Callable[[OptState], OptState] = lambda state: state,
 ) -> tuple[Updates, OptState]:
-    """`update()` if `ok` is true, with the new state in the dtypes of `state`; else no update and `skipped`.
+    """`update(grads, state)` if `ok` is true, with the new state in the dtypes of `state`; else no update.
 
-    No update is -0.0, which changes no bit of what it is added to.
+    No update is -0.0, which changes no bit of what it is added to; the state is then `skip(state)`. Both are
+    computed, and for each entry one is chosen where it is written: branches would put the updates in memory.
     """
+    one = ok.astype(jnp.float32)
+    # What is not chosen must be finite, or derivatives through it are not.
+    safe = map_present(
+        lambda g: map_values(lambda x: jnp.where(ok, apart(x, one), jnp.ones_like(x)), g), grads
+    )
 
-    def run() -> tuple[Updates, OptState]:
-        updates, new = update()
-        return updates, jax.tree.map(lambda x, y: jnp.asarray(x, jnp.asarray(y).dtype), new, state)
+    def choose(x: Array, y: Array) -> Array:
+        return jnp.where(ok, jnp.asarray(x, jnp.asarray(y).dtype), y)
 
-    updates, _ = jax.eval_shape(run)
-    none = jax.tree.map(lambda u: jnp.full(u.shape, -0.0, u.dtype), updates)
-    return jax.lax.cond(ok, run, lambda: (none, skipped))
+    def run(state: OptState) -> tuple[Updates, OptState]:
+        note_slots(all_late=True)
+        updates, new = update(safe, state)
+        updates = map_present(lambda u: map_values(lambda x: choose(x, -jnp.zeros_like(x)), u), updates)
+        return updates, jax.tree.map(choose, new, skip(state))
+
+    return run(state) if params is None else parameters_first(run, state, lambda u: applied(params, u))
 
 
 class ApplyIfFiniteState(NamedTuple):
@@ -87,8 +105,11 @@ def apply_if_finite(inner: GradientTransformation, max_consecutive_errors: int) 
         finite = all_finite(updates)
         in_a_row = jnp.where(finite, 0, next_count(state.notfinite_count))
         passes = finite | (in_a_row > max_consecutive_errors)
-        inner = state.inner_state
-        new, inner = guarded(passes, lambda: inner_update(updates, inner, params, **extra_args), inner, inner)
+
+        def run(updates: Updates, state: OptState) -> tuple[Updates, OptState]:
+            return inner_update(updates, state, params, **extra_args)
+
+        new, inner = guarded(passes, run, updates, state.inner_state, params)
         total = jnp.where(finite, state.total_notfinite, next_count(state.total_notfinite))
         return new, ApplyIfFiniteState(in_a_row, finite, total, inner)
 

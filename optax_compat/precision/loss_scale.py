@@ -247,13 +247,16 @@ def with_loss_scale(
     def update(
         updates: Updates, state: LossScaleState, params: Params | None = None, **extra_args: Any
     ) -> tuple[Updates, LossScaleState]:
-        finite, inner_state = machine.finite(updates), state.inner_state
+        finite = machine.finite(updates)
 
-        def run() -> tuple[Updates, OptState]:
+        def run(updates: Updates, inner_state: OptState) -> tuple[Updates, OptState]:
             grads = unscaled(updates, state.scale) if unscale else updates
             return inner_update(grads, inner_state, params, **extra_args)
 
-        new, inner_state = guarded(finite, run, inner_state, skip(inner_state)) if machine.checks else run()
+        if machine.checks:
+            new, inner_state = guarded(finite, run, updates, state.inner_state, params, skip)
+        else:
+            new, inner_state = run(updates, state.inner_state)
         return new, machine.after(state, finite)._replace(inner_state=inner_state)
 
     return GradientTransformation(init, update)

@@ -5,7 +5,9 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from optax_compat.combine.basic import applied
 from optax_compat.combine.common import map_present, with_extra_args
+from optax_compat.ordering import parameters_first
 from optax_compat.packing import per_leaf
 from optax_compat.sparse import IndexedSlices, add_rows, dense, is_leaf
 from optax_compat.types import (
@@ -17,12 +19,8 @@ from optax_compat.types import (
     PyTree,
     Updates,
     compute_dtype,
+    is_narrow,
 )
-
-
-def is_narrow(dtype: DType) -> bool:
-    """Whether arithmetic on a dtype runs in a wider one: 16-bit floats."""
-    return compute_dtype(dtype) != dtype
 
 
 def widened(tree: PyTree) -> PyTree:
@@ -222,19 +220,23 @@ def stochastic_rounding(tx: GradientTransformation, key: Array) -> GradientTrans
         treedef = jax.tree.structure(params)
         weights = treedef.flatten_up_to(params)
         given = treedef.unflatten(map(widened, treedef.flatten_up_to(updates)))
-        new, inner_state = inner_update(given, state.inner_state, widened(params), **extra_args)
-        inner_state = like(inner_state, state.inner_state)
         next_key, now = jax.random.split(state.key)
         words = words_of(now, len(weights))
-        out = []
-        for i, (w, u) in enumerate(zip(weights, treedef.flatten_up_to(new), strict=True)):
-            if u is None or not is_narrow(w.dtype):
-                out.append(u)
-                continue
-            old = w.astype(jnp.float32)
-            target = rounded_by(words[i], old + dense(u, w.shape), w.dtype)
-            out.append(jnp.where(target == w, -0.0, target.astype(jnp.float32) - old))
-        return treedef.unflatten(out), StochasticState(next_key, inner_state)
+
+        def run(inner_state: OptState) -> tuple[Updates, OptState]:
+            new, new_state = inner_update(given, inner_state, widened(params), **extra_args)
+            out = []
+            for i, (w, u) in enumerate(zip(weights, treedef.flatten_up_to(new), strict=True)):
+                if u is None or not is_narrow(w.dtype):
+                    out.append(u)
+                    continue
+                old = w.astype(jnp.float32)
+                target = rounded_by(words[i], old + dense(u, w.shape), w.dtype)
+                out.append(jnp.where(target == w, -0.0, target.astype(jnp.float32) - old))
+            return treedef.unflatten(out), like(new_state, inner_state)
+
+        new, inner_state = parameters_first(run, state.inner_state, lambda u: applied(params, u))
+        return new, StochasticState(next_key, inner_state)
 
     return per_leaf(GradientTransformation(init, update))
 

@@ -27,6 +27,8 @@ class RMSProp(Rule):
     divides `nu` and `mu` by `1 - decay^t` before they are used.
     """
 
+    remakes_slots = True  # the velocity
+
     centered: bool = False
     momentum: bool = False
     eps_in_sqrt: bool = True

@@ -32,6 +32,22 @@ def after(x: Any, y: Array) -> Any:
     return jnp.where((y == y) | (y != y), x, jnp.zeros_like(x))
 
 
+def apart(x: Array, y: Array) -> Array:
+    """`x`; if bfloat16, by its bits and `after(x, y)`: XLA keeps a float32 copy that several results take."""
+    if x.dtype != jnp.bfloat16:
+        return x
+    bits = jax.lax.bitcast_convert_type(x, jnp.uint16)
+    return jax.lax.bitcast_convert_type(after(bits, y), x.dtype)
+
+
+def fitted(x: Array, w: Array) -> Array:
+    """`x` in the dtype of `w`, in the place of which it is written.
+
+    If that rounds `x`, it looks as if it took `w`, so that XLA does not make it anew wherever it is used.
+    """
+    return x if x.dtype == w.dtype else after(x.astype(w.dtype), w)
+
+
 @dataclass(frozen=True)
 class Rule:
     """One algorithm for one array.
@@ -61,6 +77,9 @@ class Rule:
 
     late: ClassVar[tuple[str, ...]] = ()
     """Slots of which the parameter's new value takes the old: in place, they are written after it."""
+
+    remakes_slots: ClassVar[bool] = False
+    """16-bit slots are computed apart from the parameter: XLA would keep what both share in float32."""
 
     supports_complex: ClassVar[bool] = False
     """The rule is defined for complex parameters."""

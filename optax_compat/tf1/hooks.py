@@ -24,7 +24,6 @@ class ByHooks:
     """The engine of a class whose hooks do the work: none that could run without variables."""
 
     slot_names: tuple[str, ...] = ()
-    late: tuple[str, ...] = ()
     masks: bool = False
 
     def joins(self, mark: Any) -> bool:
