@@ -232,14 +232,24 @@ def check_dtypes(case: Case) -> None:
         dtype: oc.Variable([1.0, -0.5], name=dtype, dtype=dtype)
         for dtype in ("float16", "bfloat16", "float32")
     }
-    kinds = None
-    for gradient_dtype in ("float32", "float64", "float16"):
-        opt.apply_gradients([(jnp.array([0.3, 0.1], gradient_dtype), x) for x in v.values()])
+    kinds, start = None, [1.0, -0.5]
+    for i, gradient_dtype in enumerate(["float32"] * 3 + ["float64", "float16"] + ["float32"] * 18):
+        is_zero = i < 3
+        g = jnp.asarray(np.array([0.0, 0.0] if is_zero else [0.3, 0.1], gradient_dtype))
+        opt.apply_gradients([(g, x) for x in v.values()])
         now = {name: (x.shape, x.dtype) for name, x in snapshot(opt, v).items()}
         assert kinds in (None, now)
         kinds = now
+        if is_zero and not case.moves_at_zero:
+            assert all(x.numpy().tolist() == start for x in v.values())
+    for x in snapshot(opt, v).values():
+        assert np.all(np.isfinite(x.astype(np.float64)))
+    want = v["float32"].numpy()
     for dtype, x in v.items():
-        assert x.dtype == dtype and np.all(np.isfinite(x.numpy().astype(np.float64)))
+        assert x.dtype == dtype
+        # Each step rounds by at most half a unit in the last place.
+        ulp = float(jnp.finfo(dtype).eps) * max(1.0, np.max(np.abs(want)))
+        assert np.max(np.abs(x.numpy().astype(np.float64) - want)) <= ulp * 20 / 2
 
 
 def test_zero_gradient_is_harmless(case: Case) -> None:

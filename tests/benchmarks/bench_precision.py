@@ -4,16 +4,18 @@ pytest -n 0 tests/benchmarks/bench_precision.py
 """
 
 import functools
+from collections.abc import Callable
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax  # pyright: ignore[reportMissingImports]
 import pytest
+from report import TEMPORARIES, AtMost, Target, Within
+from turns import Member, Step
 
 import optax_compat as oc
 from optax_compat import keras, keras_legacy, precision, tf1
-
-SIZES = {"4 M": 4 << 20, "16 M": 16 << 20}
 
 
 def floats(n: int, dtype: str, seed: int) -> jax.Array:
@@ -55,67 +57,98 @@ class Facade:
         jax.block_until_ready(self.compiled(self.g))
 
 
-def moved(step: Pure | Facade, n: int) -> dict[str, str]:
-    """Bytes a float that are there before or after the step, and those that are there in it only."""
+def stored(step: Pure | Facade, n: int) -> float:
+    """Bytes for each float that are there before or after the step; what it takes besides is temporary."""
     memory = step.compiled.memory_analysis()
-    stored = memory.argument_size_in_bytes + memory.output_size_in_bytes - memory.alias_size_in_bytes
-    return {
-        "bytes a float": f"{stored / n:.3g}",
-        "temporaries": f"{max(memory.temp_size_in_bytes, 0) / n:.2f}",
-    }
+    bytes_ = memory.argument_size_in_bytes + memory.output_size_in_bytes - memory.alias_size_in_bytes
+    return bytes_ / n
 
 
-adam = functools.partial(tf1.AdamOptimizer, 1e-3)
-bf16 = functools.partial(Facade, adam, dtype="bfloat16")
-fp16 = functools.partial(Facade, adam, dtype="float16")
-key = jax.random.key(0)
+def temporaries(step: Pure | Facade) -> int:
+    return max(step.compiled.memory_analysis().temp_size_in_bytes, 0)
+
+
+class Case(NamedTuple):
+    """What takes part: how it is made for a number of floats, and what it is to reach."""
+
+    make: Callable[[int], Pure | Facade]
+    targets: tuple[Target, ...] = ()
+
+
+def run(compare, title: str, cases: dict[str, Case], n: int) -> None:
+    """Times the cases in turns, with the bytes that they store and take besides."""
+    bytes_: dict[str, float] = {}
+
+    def made(name: str) -> Step:
+        step = cases[name].make(n)
+        bytes_[name] = stored(step, n)
+        return Step(step, lambda: temporaries(step))
+
+    members = [Member(name, functools.partial(made, name), case.targets) for name, case in cases.items()]
+    for row in compare(title, members, temporaries=True).rows:
+        row.facts["bytes a float"] = round(bytes_[row.name], 2)
+
+
+def tf1_adam() -> tf1.AdamOptimizer:
+    return tf1.AdamOptimizer(1e-3)
+
+
+def facade(dtype: str, make=tf1_adam, scale: float = 1.0, **kept) -> Callable[[int], Facade]:
+    return lambda n: Facade(make, n, dtype, scale, **kept)
+
+
+def pure(tx, dtype: str = "float32", scale: float = 1.0) -> Callable[[int], Pure]:
+    return lambda n: Pure(tx, n, dtype, scale)
+
+
+OPTAX, PLAIN = "optax.adam, float32", "tf1.Adam, float32"
+KEY = jax.random.key(0)
+IN_PLACE = AtMost(TEMPORARIES, 2**16)
+AS_FAST = (Within(1.0, OPTAX), IN_PLACE)
 PRECISION = {
-    "optax.adam, float32": lambda n: Pure(optax.adam(1e-3), n),
-    "float32": lambda n: Facade(adam, n, "float32"),
-    "bfloat16": bf16,
-    "bfloat16, float32 slots": functools.partial(bf16, slot_dtype=jnp.float32),
-    "bfloat16, master_weights": functools.partial(bf16, master_weights=True),
-    "bfloat16, stochastic_rounding": functools.partial(bf16, stochastic_rounding=0),
-    "bfloat16, stochastic_rounding, float32 slots": functools.partial(
-        bf16, stochastic_rounding=0, slot_dtype=jnp.float32
+    OPTAX: Case(pure(optax.adam(1e-3))),
+    PLAIN: Case(facade("float32")),
+    "bfloat16": Case(facade("bfloat16"), AS_FAST),
+    "bfloat16, float32 slots": Case(facade("bfloat16", slot_dtype=jnp.float32), AS_FAST),
+    "bfloat16, keras.Adam": Case(facade("bfloat16", lambda: keras.Adam(1e-3)), AS_FAST),
+    "bfloat16, pure": Case(pure(oc.adam(1e-3), "bfloat16"), AS_FAST),
+    "float16": Case(facade("float16"), AS_FAST),
+    "float16, float32 slots": Case(facade("float16", slot_dtype=jnp.float32), AS_FAST),
+    "float16, pure": Case(pure(oc.adam(1e-3), "float16"), AS_FAST),
+    "bfloat16, master_weights": Case(facade("bfloat16", master_weights=True), (IN_PLACE,)),
+    "bfloat16, master_weights, pure": Case(
+        pure(precision.master_weights(oc.adam(1e-3)), "bfloat16"), (IN_PLACE,)
     ),
-    "float16": fp16,
-    "float16, float32 slots": functools.partial(fp16, slot_dtype=jnp.float32),
-    "keras.Adam, bfloat16": lambda n: Facade(lambda: keras.Adam(1e-3), n, "bfloat16"),
-    "pure, bfloat16": lambda n: Pure(oc.adam(1e-3), n, "bfloat16"),
-    "pure, bfloat16, master_weights": lambda n: Pure(precision.master_weights(oc.adam(1e-3)), n, "bfloat16"),
-    "pure, bfloat16, stochastic_rounding": lambda n: Pure(
-        precision.stochastic_rounding(oc.adam(1e-3), key), n, "bfloat16"
+    "bfloat16, stochastic_rounding": Case(facade("bfloat16", stochastic_rounding=0), (IN_PLACE,)),
+    "bfloat16, stochastic_rounding, pure": Case(
+        pure(precision.stochastic_rounding(oc.adam(1e-3), KEY), "bfloat16"), (IN_PLACE,)
     ),
 }
 
 
-@pytest.mark.parametrize("name", PRECISION)
-@pytest.mark.parametrize("size", SIZES)
-def bench_precision(measure, size, name) -> None:
-    step = PRECISION[name](SIZES[size])
-    measure(f"step of {size} floats", name, step, **moved(step, SIZES[size]))
+@pytest.mark.parametrize("millions", [4, 16])
+def bench_precision(compare, quick, millions) -> None:
+    n = 2**16 if quick else millions << 20
+    run(compare, f"Adam, {n / 2**20:.3g} M floats", PRECISION, n)
 
 
 SCALE = 2.0**15
-small = functools.partial(tf1.AdamOptimizer, 1e-3)
 LOSS_SCALE = {
-    "tf1.Adam": lambda n: Facade(small, n, "float32"),
-    "tf1, dynamic": lambda n: Facade(
-        lambda: tf1.MixedPrecisionLossScaleOptimizer(small(), "dynamic"), n, "float32"
+    PLAIN: Case(facade("float32")),
+    "tf1, dynamic": Case(
+        facade("float32", lambda: tf1.MixedPrecisionLossScaleOptimizer(tf1_adam(), "dynamic")), (IN_PLACE,)
     ),
-    "keras_legacy, dynamic": lambda n: Facade(
-        lambda: keras_legacy.LossScaleOptimizer(keras_legacy.Adam(1e-3)), n, "float32"
+    "keras_legacy, dynamic": Case(
+        facade("float32", lambda: keras_legacy.LossScaleOptimizer(keras_legacy.Adam(1e-3))), (IN_PLACE,)
     ),
-    "keras": lambda n: Facade(lambda: keras.LossScaleOptimizer(keras.Adam(1e-3)), n, "float32", SCALE),
-    "pure": lambda n: Pure(oc.adam(1e-3), n),
-    "pure, dynamic": lambda n: Pure(oc.dynamic_loss_scale(oc.adam(1e-3)), n, scale=SCALE),
-    "pure, apply_if_finite": lambda n: Pure(oc.apply_if_finite(oc.adam(1e-3), 5), n),
+    "keras": Case(facade("float32", lambda: keras.LossScaleOptimizer(keras.Adam(1e-3)), SCALE), (IN_PLACE,)),
+    "optax.adam": Case(pure(optax.adam(1e-3))),
+    "optax.apply_if_finite": Case(pure(optax.apply_if_finite(optax.adam(1e-3), 5))),
+    "oc.apply_if_finite": Case(pure(oc.apply_if_finite(oc.adam(1e-3), 5)), (IN_PLACE,)),
+    "oc.dynamic_loss_scale": Case(pure(oc.dynamic_loss_scale(oc.adam(1e-3)), scale=SCALE), (IN_PLACE,)),
 }
 
 
-@pytest.mark.parametrize("name", LOSS_SCALE)
-@pytest.mark.parametrize("size", ["4 M"])
-def bench_loss_scale(measure, size, name) -> None:
-    step = LOSS_SCALE[name](SIZES[size])
-    measure(f"loss scale, step of {size} floats", name, step, **moved(step, SIZES[size]))
+def bench_loss_scale(compare, quick) -> None:
+    n = 2**16 if quick else 4 << 20
+    run(compare, f"loss scale and Adam, {n / 2**20:.3g} M floats", LOSS_SCALE, n)
