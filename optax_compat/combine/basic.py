@@ -17,6 +17,7 @@ from optax_compat.combine.common import (
 )
 from optax_compat.combine.masking import MaskOrFn, masked
 from optax_compat.ordering import parameters_first
+from optax_compat.rules.rule import fitted
 from optax_compat.sparse import IndexedSlices, add_rows, dense, is_leaf, is_sparse
 from optax_compat.types import (
     Array,
@@ -47,9 +48,10 @@ def apply_updates(params: Params, updates: Updates) -> Params:
         if isinstance(u, IndexedSlices):
             return add_rows(p, u.map(lambda x: jnp.where(x == 0, -jnp.zeros_like(x), x)))  # as below
         u = jnp.asarray(u)
-        dtype = jnp.promote_types(p.dtype, u.dtype)
+        dtype = compute_dtype(jnp.promote_types(p.dtype, u.dtype))
+        wide = p.astype(dtype)
         # Adding zero is not free of effect: -0.0 + 0.0 is 0.0, and XLA may flush subnormal numbers to zero.
-        return jnp.where(u == 0, p, (p.astype(dtype) + u.astype(dtype)).astype(p.dtype))
+        return fitted(jnp.where(u == 0, wide, wide + u.astype(dtype)), p)
 
     return jax.tree.map(add, params, updates, is_leaf=is_leaf)
 

@@ -45,7 +45,10 @@ def fitted(x: Array, w: Array) -> Array:
 
     If that rounds `x`, it looks as if it took `w`, so that XLA does not make it anew wherever it is used.
     """
-    return x if x.dtype == w.dtype else after(x.astype(w.dtype), w)
+    if x.dtype == w.dtype:
+        return x
+    # Selecting bfloat16 would round it once more, and XLA always makes the conversion to float16 anew.
+    return after(x, w).astype(w.dtype) if w.dtype == jnp.bfloat16 else after(x.astype(w.dtype), w)
 
 
 @dataclass(frozen=True)
