@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import jax
-import jax.core
 import jax.numpy as jnp
 
 from optax_compat.rules.rule import after
+from optax_compat.tracing import is_tracer
 from optax_compat.types import OptState, Params
 
 R = TypeVar("R")
@@ -68,7 +68,7 @@ def parameters_first(
         result, new = update(state)
     finally:
         _noted.reset(token)
-    if not any(isinstance(x, jax.core.Tracer) for x in jax.tree.leaves(result)):
+    if not any(map(is_tracer, jax.tree.leaves(result))):
         return result, new  # the arrays are there already
     if not (noted.late or noted.all_late or any(map(_is_narrow, jax.tree.leaves(new)))):
         return result, new

@@ -8,6 +8,8 @@ from typing import Any, ClassVar, TypeAlias
 import jax
 import jax.numpy as jnp
 
+from optax_compat.tracing import is_tracer
+
 Array: TypeAlias = jax.Array
 Hypers: TypeAlias = Mapping[str, Any]
 """Hyperparameters by name (`lr`, `b1`, ...): numbers or 0-d arrays."""
@@ -29,6 +31,8 @@ def after(x: Any, y: Array) -> Any:
     would keep, in a buffer of its own, what two results share. It costs nothing: LLVM knows that every number
     equals itself or does not. (XLA drops `jax.lax.optimization_barrier` before it places buffers.)
     """
+    if not is_tracer(y):
+        return x  # there is nothing to order
     return jnp.where((y == y) | (y != y), x, jnp.zeros_like(x))
 
 
