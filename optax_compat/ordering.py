@@ -88,7 +88,7 @@ def parameters_first(
         late = noted.all_late or names[i] in noted.late
         slots = structure.flatten_up_to(columns[i])
         for k, (slot, last) in enumerate(zip(slots, written, strict=True)):
-            if _alike(slot, last) and (late or _is_narrow(slot)):
+            if are_alike(slot, last) and (late or _is_narrow(slot)):
                 slots[k] = written[k] = after(slot, last)
         columns[i] = structure.unflatten(slots)
     return result, treedef.unflatten(columns)
@@ -107,6 +107,13 @@ def _is_narrow(x: Any) -> bool:
     return getattr(x, "dtype", None) in NARROW
 
 
-def _alike(slot: Any, w: Any) -> bool:
-    shape = getattr(slot, "shape", None)
-    return w is not None and shape == w.shape and jnp.issubdtype(slot.dtype, jnp.inexact)
+def are_alike(x: Any, w: Any) -> bool:
+    """Whether both are float arrays of one shape that are split in one way over devices."""
+    if not (isinstance(x, jax.Array) and isinstance(w, jax.Array)) or x.shape != w.shape:
+        return False
+    a, b = jax.typeof(x), jax.typeof(w)
+    return (
+        jnp.issubdtype(x.dtype, jnp.inexact)
+        and getattr(a, "sharding", None) == getattr(b, "sharding", None)
+        and getattr(a, "vma", None) == getattr(b, "vma", None)  # inside of shard_map
+    )

@@ -13,7 +13,7 @@ import pytest
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 import optax_compat as oc
-from optax_compat import keras
+from optax_compat import keras, keras_legacy
 from optax_compat.keras import schedules
 
 DECLARED = [
@@ -625,3 +625,21 @@ def test_first_step_of_a_sharded_variable_inside_jit(kind: Any, axes: str) -> No
         plain.apply([jnp.asarray(g)], [w])
     np.testing.assert_allclose(v.numpy(), w.numpy(), rtol=2e-5, atol=2e-6)
     assert v.value.sharding.is_equivalent_to(sharding, 2)
+
+
+@pytest.mark.parametrize("window", [keras, keras_legacy])
+@pytest.mark.filterwarnings("ignore:.*radients")
+def test_none_gradient_in_jit_is_as_it_is_eagerly(window: Any) -> None:
+    values = []
+    for compiled in (False, True):
+        a, b = oc.Variable(jnp.ones(4), name="a"), oc.Variable(jnp.ones(2), name="b")
+        opt = window.Adam(0.1)
+
+        def step(g: Any, opt: Any = opt, a: Any = a, b: Any = b) -> None:
+            opt.apply_gradients([(g, a), (None, b)])
+
+        (jax.jit(step) if compiled else step)(jnp.ones(4))
+        values.append((a.numpy(), b.numpy()))
+    np.testing.assert_allclose(values[1][0], values[0][0], rtol=1e-6)
+    np.testing.assert_allclose(values[0][0], 0.9, rtol=1e-5)
+    np.testing.assert_array_equal(values[1][1], 1.0)

@@ -647,6 +647,52 @@ def test_derivatives_go_through_a_skipped_step_as_if_it_were_not_there(guard: An
     np.testing.assert_allclose(derivative(0.5, (False, True, False)), expected, rtol=1e-5)
 
 
+@pytest.mark.parametrize("dtype", ["float32", *HALVES])
+@pytest.mark.parametrize(
+    "tx",
+    [oc.apply_if_finite(oc.sgd(0.5), 3), oc.dynamic_loss_scale(oc.sgd(0.5)), oc.clip_by_global_norm(1.0)],
+)
+def test_derivatives_go_through_guards_and_clipping_of_16_bit_gradients(tx: Any, dtype: str) -> None:
+    w = jnp.array([1.0, 2.0, 3.0], dtype)
+    state = tx.init(w)
+
+    def loss(g: Any) -> Any:
+        updates, _ = tx.update(g * getattr(state, "scale", jnp.ones(())).astype(dtype), state, w)
+        return jnp.sum(jnp.sin(oc.apply_updates(w, updates).astype(jnp.float32)))
+
+    def model(g: Any) -> Any:
+        u = -0.5 * g if hasattr(state, "_fields") and len(state) else g / jnp.linalg.norm(g)
+        return jnp.sum(jnp.sin(jnp.array([1.0, 2.0, 3.0]) + u))
+
+    g = jnp.array([0.5, 1.0, 1.5])
+    want = jax.grad(model)(g)
+    got = jax.grad(lambda g: loss(g.astype(dtype)))(g)
+    np.testing.assert_allclose(got, want, atol=2e-2 if dtype == "bfloat16" else 5e-3)
+
+
+def test_parameters_that_no_member_looks_at_may_be_any() -> None:
+    def summed(g: Any, state: Any, params: Any = None) -> Any:
+        return (total := jax.tree.map(jnp.add, g, state)), total
+
+    zeros = functools.partial(jax.tree.map, jnp.zeros_like)
+    tx, g = oc.chain(oc.GradientTransformation(zeros, summed), oc.scale(-1.0)), {"a": jnp.ones(3, "float16")}
+    state = tx.init(g)
+    for params in ({"a": g["a"], "b": g["a"]}, {"c": g["a"]}, jnp.ones(()), {"a": jnp.ones((2, 3))}):
+        updates, _ = jax.jit(tx.update)(g, state, params)
+        np.testing.assert_array_equal(updates["a"], -1.0)
+
+
+def test_slots_and_parameters_may_be_split_in_different_ways() -> None:
+    axes = jax.sharding.AxisType.Explicit
+    mesh = jax.make_mesh((4,), ("d",), axis_types=(axes,), devices=jax.devices()[:4])
+    whole, split = (jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(*x)) for x in ((), ("d",)))
+    for tx in (oc.adam(0.1), oc.apply_if_finite(oc.sgd(0.1, momentum=0.9), 3)):
+        w, g = jax.device_put(jnp.ones(8, "float16"), whole), jax.device_put(jnp.ones(8, "float16"), split)
+        updates, state = jax.jit(tx.update)(g, tx.init(g), w)
+        np.testing.assert_allclose(jax.device_put(updates, whole), -0.1, rtol=1e-3)
+        assert all(x.sharding.spec == split.spec for x in jax.tree.leaves(state) if x.ndim)
+
+
 # ---- a report of the last step
 
 

@@ -16,9 +16,9 @@ from optax_compat.combine.common import (
     with_extra_args,
 )
 from optax_compat.combine.masking import MaskOrFn, masked
-from optax_compat.ordering import parameters_first
+from optax_compat.ordering import are_alike, parameters_first
 from optax_compat.rules.rule import fitted
-from optax_compat.sparse import IndexedSlices, add_rows, dense, is_leaf, is_sparse
+from optax_compat.sparse import IndexedSlices, add_rows, dense, is_leaf
 from optax_compat.types import (
     Array,
     GradientTransformation,
@@ -57,12 +57,16 @@ def apply_updates(params: Params, updates: Updates) -> Params:
 
 
 def applied(params: Params, updates: Updates) -> Params:
-    """What `apply_updates` makes of dense updates; None for others. For `parameters_first`."""
+    """What `apply_updates` makes of dense updates that fit, else None: for `parameters_first`."""
 
     def add(w: Any, u: Any) -> Any:
-        return None if w is None or u is None or is_sparse(w) or is_sparse(u) else apply_updates(w, u)
+        return apply_updates(w, u) if are_alike(w, u) else None
 
-    return jax.tree.map(add, params, updates, is_leaf=is_leaf)
+    leaves, treedef = jax.tree.flatten(params, is_leaf=is_leaf)
+    try:
+        return treedef.unflatten(map(add, leaves, treedef.flatten_up_to(updates)))
+    except ValueError:  # parameters that no member looks at may be any
+        return None
 
 
 def chain(*args: GradientTransformation) -> GradientTransformation:

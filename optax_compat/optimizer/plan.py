@@ -189,7 +189,7 @@ class Plan:
         else:
             bound = self._bind(settings, by_storage=True)
         values = [v.value for v in bound.cells]
-        given = [g if is_sparse(g) else jnp.asarray(g) for g in grads]
+        given = [g if g is None or is_sparse(g) else jnp.asarray(g) for g in grads]
         if run is compiled_values:
             values, given = _on_one_mesh(values, given)
         operands = [as_number(source()) for source in bound.operands]

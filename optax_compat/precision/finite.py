@@ -57,7 +57,7 @@ def guarded(
     def run(state: OptState) -> tuple[Updates, OptState]:
         note_slots(all_late=True)
         updates, new = update(safe, state)
-        updates = map_present(lambda u: map_values(lambda x: choose(x, -jnp.zeros_like(x)), u), updates)
+        updates = map_present(lambda u: map_values(lambda x: choose(x, jnp.full_like(x, -0.0)), u), updates)
         return updates, jax.tree.map(choose, new, skip(state))
 
     return run(state) if params is None else parameters_first(run, state, lambda u: applied(params, u))

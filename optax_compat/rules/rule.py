@@ -36,12 +36,18 @@ def after(x: Any, y: Array) -> Any:
     return jnp.where((y == y) | (y != y), x, jnp.zeros_like(x))
 
 
+@jax.custom_jvp
 def apart(x: Array, y: Array) -> Array:
     """`x`; if bfloat16, by its bits and `after(x, y)`: XLA keeps a float32 copy that several results take."""
     if x.dtype != jnp.bfloat16:
         return x
     bits = jax.lax.bitcast_convert_type(x, jnp.uint16)
     return jax.lax.bitcast_convert_type(after(bits, y), x.dtype)
+
+
+@apart.defjvp
+def _apart_jvp(primals: tuple[Array, Array], tangents: tuple[Array, Array]) -> tuple[Array, Array]:
+    return apart(*primals), tangents[0]  # bits have no derivatives
 
 
 def fitted(x: Array, w: Array) -> Array:
