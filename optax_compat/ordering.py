@@ -112,8 +112,8 @@ def are_alike(x: Any, w: Any) -> bool:
     if not (isinstance(x, jax.Array) and isinstance(w, jax.Array)) or x.shape != w.shape:
         return False
     a, b = jax.typeof(x), jax.typeof(w)
-    return (
-        jnp.issubdtype(x.dtype, jnp.inexact)
-        and getattr(a, "sharding", None) == getattr(b, "sharding", None)
-        and getattr(a, "vma", None) == getattr(b, "vma", None)  # inside of shard_map
-    )
+    # Explicit axes; axes of shard_map over which values vary, by two names.
+    types = [
+        (getattr(a, name, None), getattr(b, name, None)) for name in ("sharding", "vma", "manual_axis_type")
+    ]
+    return jnp.issubdtype(x.dtype, jnp.inexact) and all(of_x == of_w for of_x, of_w in types)

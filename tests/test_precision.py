@@ -693,6 +693,26 @@ def test_slots_and_parameters_may_be_split_in_different_ways() -> None:
         assert all(x.sharding.spec == split.spec for x in jax.tree.leaves(state) if x.ndim)
 
 
+def test_slots_that_all_devices_share_stay_so_where_gradients_differ() -> None:
+    spec = jax.sharding.PartitionSpec
+    mesh = jax.make_mesh((2,), ("d",), axis_types=(jax.sharding.AxisType.Auto,), devices=jax.devices()[:2])
+
+    def update(g: Any, anchor: Any, w: Any) -> Any:
+        return g - (w - anchor), ((anchor + w) / 2).astype(w.dtype)
+
+    tx = oc.chain(oc.GradientTransformation(lambda w: w, update), oc.scale(-0.5))
+
+    def step(w: Any, state: Any, x: Any) -> Any:
+        updates, state = tx.update(x * w, state, w)
+        return oc.apply_updates(w, jax.lax.pmean(updates, "d")), state
+
+    one = spec()
+    run = jax.jit(jax.shard_map(step, mesh=mesh, in_specs=(one, one, spec("d")), out_specs=(one, one)))
+    w = jnp.ones(1, "float16")
+    w, state = run(w, tx.init(w), jnp.array([1.0, 3.0], "float16"))
+    np.testing.assert_array_equal((w, state[0]), [[0.0], [1.0]])
+
+
 # ---- a report of the last step
 
 
