@@ -348,6 +348,8 @@ class Variable(Operators):
             if not self._in_ref() and exact_shape and array.sharding != self._storage().sharding:
                 array = jax.device_put(array, self._storage().sharding)
             return array
+        if jnp.issubdtype(dtype, jax.dtypes.extended):
+            return value  # pyright: ignore[reportReturnType]  # random keys come as JAX's arrays only
         return jnp.asarray(value, dtype)
 
     @property
@@ -377,8 +379,9 @@ class Variable(Operators):
 
     @property
     def dtype(self) -> np.dtype:
-        """The NumPy dtype."""
-        return np.dtype(self._storage().dtype)
+        """The NumPy dtype; of random keys JAX's."""
+        dtype: Any = self._storage().dtype
+        return dtype if jnp.issubdtype(dtype, jax.dtypes.extended) else np.dtype(dtype)
 
     @property
     def ndim(self) -> int:
@@ -472,6 +475,8 @@ _KINDS = (jnp.bool_, jnp.unsignedinteger, jnp.signedinteger, jnp.floating, jnp.c
 @functools.cache
 def _casts(a: DType, b: DType) -> bool:
     """Whether `a` casts to `b` within a kind or to a wider one; NumPy's rules do not know bfloat16."""
+    if a == b:
+        return True  # random keys, too
     from_, to = ([jnp.issubdtype(dtype, kind) for kind in _KINDS] for dtype in (a, b))
     return any(from_) and from_.index(True) <= to.index(True)
 

@@ -1111,3 +1111,22 @@ def test_pure_form_follows_schedules_set_rates_and_its_own_count() -> None:
     restarted = oc.Variable(0.0)
     opt.apply_gradients([(1.0, restarted)])
     assert float(restarted) == -4.0 and int(state.count) == 3 and int(opt.iterations) == 1
+
+
+def test_random_keys_may_be_state() -> None:
+    def update(g: Any, key: Any, params: Any = None) -> Any:
+        key, now = jax.random.split(key)
+        return jax.tree.map(lambda g: jax.random.normal(now, g.shape), g), key
+
+    key, values = jax.random.key(0), []
+    for compiled in (False, True):
+        v = oc.Variable(jnp.zeros(3), name="v")
+        opt = oc.Optimizer(oc.GradientTransformation(lambda params: key, update))
+        step = lambda g, opt=opt, v=v: opt.apply_gradients([(g, v)])  # noqa: E731
+        step = jax.jit(step) if compiled else step
+        for _ in range(2):
+            step(jnp.ones(3))
+        values.append(v.numpy())
+    first, second = jax.random.split(key)[1], jax.random.split(jax.random.split(key)[0])[1]
+    want = jax.random.normal(first, (3,)) + jax.random.normal(second, (3,))
+    np.testing.assert_allclose(values, [want, want], rtol=1e-6)

@@ -44,6 +44,7 @@ def guarded(
 
     No update is -0.0, which changes no bit of what it is added to; the state is then `skip(state)`. Both are
     computed, and for each entry one is chosen where it is written: branches would put the updates in memory.
+    No bit changes of what is skipped, but those that tell one 16-bit NaN from another.
     """
     one = ok.astype(jnp.float32)
     # What is not chosen must be finite, or derivatives through it are not.
