@@ -771,3 +771,11 @@ def test_last_step_tells_of_a_skipped_one(compiled: bool) -> None:
     last = opt.last_step
     assert (float(last.gradient_norm), bool(last.skipped), last.nonfinite) == (1.0, False, None)
     assert last.first_nonfinite == "b"
+
+
+def test_guards_take_leaves_that_are_no_floats() -> None:
+    tx, given = oc.apply_if_finite(oc.identity(), 3), {"b": jnp.array([True, False]), "f": jnp.ones(2)}
+    updates, _ = tx.update(given, tx.init(given), given)
+    np.testing.assert_array_equal(updates["b"], [True, False])
+    updates, _ = tx.update(given | {"f": jnp.full(2, jnp.nan)}, tx.init(given), given)
+    np.testing.assert_array_equal(updates["b"], [False, False])
